@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the library's rooms report a failure. The function that first decides which failure it is
+ * calls tg__fail; those above it only pass the status on. */
+#ifndef TG_BASE_ERROR_H
+#define TG_BASE_ERROR_H
+
+#include <tidegate/error.h>
+
+/* Fills this thread's record and returns `status`, which is negative. Keeps errno. The text is
+ * printf's; too long, it is cut. */
+int tg__fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same for a failed allocation: -ENOMEM. */
+int tg__fail_memory(void);
+
+#endif

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See digest.h: find the steps, replay each device, and keep what outlived a step. */
+#include "snapshot/digest.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "snapshot/replay.h"
+#include "snapshot/steps.h"
+
+#define DEVICES_MAX 128 /* as the reader allows for histories */
+#define HELD_BYTES_MAX ((size_t)512 << 20)
+
+static size_t device_count(const struct tg_snapshot *s) {
+    const struct tg_segment *segments = s->segments.items;
+    size_t count = s->traces.count;
+
+    /* A bare list of segments has no histories. Segments of the host (-1) are not the card's. */
+    for (size_t i = 0; i < s->segments.count; i++) {
+        if (segments[i].device >= 0 && (size_t)segments[i].device + 1 > count &&
+            segments[i].device < DEVICES_MAX)
+            count = (size_t)segments[i].device + 1;
+    }
+    return count;
+}
+
+/* Where the samples but the last lie in one device's history. */
+static void place_samples(const struct tg_snapshot *s, const struct tg__steps *steps,
+                          size_t device, size_t *positions, size_t samples) {
+    size_t shift = steps->start_known ? 0 : 1;
+
+    positions[0] = 0;
+    for (size_t i = shift; i + 1 < samples; i++)
+        positions[i] = tg__steps_position(steps, s, device, i - shift);
+}
+
+static void add_device(struct tg_digest_info *info, struct tg_digest *digest,
+                       const struct tg__replay *replay) {
+    info->live_bytes += replay->live_bytes;
+    /* A card is full for itself: the fullest one counts. */
+    if (replay->peak_bytes > info->peak_bytes)
+        info->peak_bytes = replay->peak_bytes;
+    if (replay->last_step_peak_bytes > digest->last_step_peak_bytes)
+        digest->last_step_peak_bytes = replay->last_step_peak_bytes;
+    if (replay->has_oom) {
+        info->has_oom = 1;
+        info->oom_asked_bytes = replay->oom_asked_bytes;
+        info->oom_free_bytes = replay->oom_free_bytes;
+        info->oom_live_bytes = replay->oom_live_bytes;
+    }
+}
+
+/* From differences between samples to what was held at each. */
+static void sum_up(struct tg_digest *digest) {
+    struct tg__held *held = digest->held.items;
+
+    for (size_t i = 1; i < digest->held.count; i++) {
+        if (i % digest->samples == 0)
+            continue;
+        held[i].bytes += held[i - 1].bytes;
+        held[i].blocks += held[i - 1].blocks;
+    }
+}
+
+static int replay_devices(const struct tg_snapshot *s, const struct tg__steps *steps,
+                          struct tg_digest *digest) {
+    size_t devices = device_count(s), *positions;
+    struct tg__map rows;
+    int rc = 0;
+
+    positions = calloc(digest->samples, sizeof *positions);
+    if (positions == NULL)
+        return tg__fail_memory();
+    tg__map_init(&rows);
+    for (size_t device = 0; rc == 0 && device < devices; device++) {
+        struct tg__replay replay = {.snapshot = s, .device = device, .positions = positions,
+                                    .samples = digest->samples, .digest = digest, .rows = &rows};
+        place_samples(s, steps, device, positions, digest->samples);
+        rc = tg__replay_run(&replay);
+        add_device(&digest->info, digest, &replay);
+    }
+    tg__map_free(&rows);
+    free(positions);
+    if (rc == 0)
+        sum_up(digest);
+    return rc;
+}
+
+/* The rows name stacks of the snapshot, which may go: from here on they name our own copies. */
+static int own_stacks(const struct tg_snapshot *s, struct tg_digest *digest) {
+    uint32_t *stacks = digest->stacks.items;
+    int rc = 0;
+
+    for (size_t row = 0; rc == 0 && row < digest->stacks.count; row++)
+        rc = tg__places_copy_stack(&digest->places, &s->places, stacks[row], &stacks[row]);
+    tg__places_settle(&digest->places);
+    return rc;
+}
+
+static void note_events(const struct tg_snapshot *s, struct tg_digest_info *info) {
+    const struct tg_segment *segments = s->segments.items;
+
+    for (size_t device = 0; device < s->traces.count; device++) {
+        size_t count;
+        const struct tg_event *events = tg_snapshot_trace(s, device, &count);
+        info->events += count;
+        if (count == 0)
+            continue;
+        if (info->first_us == 0 || events[0].time_us < info->first_us)
+            info->first_us = events[0].time_us;
+        if (events[count - 1].time_us > info->last_us)
+            info->last_us = events[count - 1].time_us;
+    }
+    for (size_t i = 0; i < s->segments.count; i++)
+        info->reserved_bytes += segments[i].total_bytes;
+}
+
+static int fill(struct tg_digest *digest, const struct tg_snapshot *s, const char *mark) {
+    struct tg__steps steps;
+    int rc = tg__steps_find(s, mark, &steps);
+
+    if (rc == 0) {
+        digest->info.steps = steps.boundaries.count - (steps.start_known ? 1 : 0);
+        if (steps.source == TG_STEPS_NONE)
+            digest->info.steps = 0;
+        digest->info.step_source = steps.source;
+        digest->info.step_confidence = steps.confidence;
+        digest->samples = digest->info.steps + 2;
+        steps.start_known = steps.start_known && digest->info.steps > 0;
+        note_events(s, &digest->info);
+        rc = replay_devices(s, &steps, digest);
+    }
+    tg__steps_free(&steps);
+    return rc != 0 ? rc : own_stacks(s, digest);
+}
+
+int tg_digest_make(const struct tg_snapshot *snapshot, const char *step_mark,
+                   struct tg_digest **digest) {
+    struct tg_digest *made;
+    int rc;
+
+    if (snapshot == NULL || digest == NULL)
+        return tg__fail(-EINVAL, "tg_digest_make: a pointer is NULL");
+    made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return tg__fail_memory();
+    tg__vec_init(&made->stacks, sizeof(uint32_t), NULL);
+    made->budget.left_bytes = HELD_BYTES_MAX;
+    tg__vec_init(&made->held, sizeof(struct tg__held), &made->budget);
+    rc = tg__places_init(&made->places, NULL, true);
+    if (rc == 0)
+        rc = fill(made, snapshot, step_mark);
+    if (rc != 0) {
+        tg_digest_close(made);
+        return rc;
+    }
+    *digest = made;
+    return 0;
+}
+
+void tg_digest_close(struct tg_digest *digest) {
+    if (digest == NULL)
+        return;
+    tg__vec_free(&digest->stacks);
+    tg__vec_free(&digest->held);
+    tg__places_free(&digest->places);
+    free(digest);
+}
+
+void tg_digest_info(const struct tg_digest *digest, struct tg_digest_info *info) {
+    *info = digest->info;
+}

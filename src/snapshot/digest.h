@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the leak search keeps of one snapshot: for each stack that outlives a step's end, what it
+ * held at each sample. Samples are moments of the history, the same for all devices:
+ *
+ *   0                 the start: where the first step began, or the history does
+ *   1 ... steps       the end of each step found inside the file
+ *   steps + 1         the end of the file, by its blocks */
+#ifndef TG_SNAPSHOT_DIGEST_H
+#define TG_SNAPSHOT_DIGEST_H
+
+#include "snapshot/tables.h"
+
+/* What one stack held at one moment. Signed: while a history is replayed, differences. */
+struct tg__held {
+    int64_t bytes, blocks;
+};
+
+struct tg_digest {
+    struct tg_digest_info info;
+    struct tg__budget budget; /* of `held`: places times steps */
+    struct tg__places places; /* owns its texts */
+    struct tg__vec stacks;    /* uint32_t: row to stack in places */
+    struct tg__vec held;      /* struct tg__held, by row, then by sample */
+    size_t samples;           /* steps + 2 */
+    uint64_t last_step_peak_bytes; /* of live bytes within the last whole step, else of all */
+};
+
+static inline const struct tg__held *tg__digest_row(const struct tg_digest *digest, size_t row) {
+    return (const struct tg__held *)digest->held.items + row * digest->samples;
+}
+
+#endif
