@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options of a verb: one table says how each is read, what it is without being given, and what
+ * --help prints. Values land in a plain struct of the verb's own. */
+#ifndef CLI_OPTIONS_H
+#define CLI_OPTIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Borrowed texts, in the order given: a repeatable option's values, or the paths. */
+struct option_texts {
+    const char **items;
+    size_t count;
+};
+
+/* Reads a value into its field. Returns NULL, or what would have been right ("a number"). */
+typedef const char *(*option_parse_fn)(const char *value, void *field);
+
+struct option_row {
+    const char *name;     /* without its dashes */
+    const char *argument; /* what --help calls the value; NULL: a flag, parsed with value NULL */
+    const char *preset;   /* the value where none is given; NULL: the field stays zero */
+    const char *help;
+    option_parse_fn parse;
+    size_t offset; /* of the field */
+};
+
+struct option_table {
+    const char *verb;
+    const char *arguments; /* behind the options in the usage line */
+    const char *summary;   /* a few lines: what it answers, from what */
+    const char *more;      /* below the options: exit statuses and the like */
+    const struct option_row *rows;
+    size_t count;
+};
+
+const char *option_parse_flag(const char *value, void *field);   /* bool */
+const char *option_parse_size(const char *value, void *field);   /* uint64_t */
+const char *option_parse_count(const char *value, void *field);  /* size_t, at least 1 */
+const char *option_parse_text(const char *value, void *field);   /* const char * */
+const char *option_parse_append(const char *value, void *field); /* struct option_texts */
+
+/* What options_read tells its caller to do. */
+enum option_result { OPTIONS_GO_ON, OPTIONS_HELP_PRINTED, OPTIONS_WRONG };
+
+/* Reads argv[1...] into *values (zeroed by the caller) and the rest into *paths; options may stand
+ * anywhere before "--". What is wrong is said. Free with options_free in every case. */
+enum option_result options_read(const struct option_table *table, int argc, char **argv,
+                                void *values, struct option_texts *paths);
+void options_free(const struct option_table *table, void *values, struct option_texts *paths);
+
+/* The name that a mistyped one was probably meant to be; NULL: none is near. */
+const char *option_nearest(const char *given, const char *const *names, size_t count);
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every verb of the command is, and how it ends. */
+#ifndef CLI_VERB_H
+#define CLI_VERB_H
+
+/* Exit statuses, the same for all verbs. */
+enum {
+    EXIT_ANSWERED = 0, /* read, and answered */
+    EXIT_WRONG = 2,    /* nothing could be read or written, or the command was used wrongly */
+    EXIT_ABOVE = 3     /* what a --fail-... option asked for has happened */
+};
+
+/* argv[0] is the verb's name; returns the exit status. What a verb prints may still be in stdout's
+ * buffer: main writes it out and says so if that fails. */
+#define VERB(name, summary) int verb_##name(int argc, char **argv);
+#include "verbs.def"
+#undef VERB
+
+#endif
