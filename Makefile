@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# A small front for Meson. Every target first installs what it needs and the machine lacks.
+
+BUILD = build
+PREFIX = /usr/local
+FUZZ_SECONDS = 60
+BENCH = # options of bench/run, such as --quick
+
+python = .cache/venv/bin/python
+data = test/data
+
+.PHONY: help all run check check-san bench fuzz wheel install clean
+
+all:
+	@tools/setup build
+	@tools/configure $(BUILD)
+	@ninja -C $(BUILD)
+
+help:
+	@echo 'make all        build library, command and tests in $(BUILD)/'
+	@echo 'make run        find the leaks planted in the recordings of $(data)/'
+	@echo 'make check      all tests'
+	@echo 'make check-san  the tests with address and undefined-behaviour sanitizers'
+	@echo 'make bench      speed and memory, beside what they must reach'
+	@echo 'make fuzz       fuzz the reader for FUZZ_SECONDS ($(FUZZ_SECONDS))'
+	@echo 'make wheel      the wheel, in dist/'
+	@echo 'make install    into PREFIX ($(PREFIX)); DESTDIR is heeded'
+	@echo 'make clean      remove what was built; downloads and environments stay'
+
+run:
+	@tools/setup build
+	@tools/configure $(BUILD)
+	@ninja -C $(BUILD) cli/tidegate >$(BUILD)/said.txt || { cat $(BUILD)/said.txt; exit 1; }
+	@echo '$$ tidegate leak $(data)/qwen_vl_leak_logits.pickle.xz'
+	@$(BUILD)/cli/tidegate leak $(data)/qwen_vl_leak_logits.pickle.xz
+	@echo
+	@echo '$$ tidegate leak $(data)/verl_logits'
+	@$(BUILD)/cli/tidegate leak $(data)/verl_logits
+
+check:
+	@tools/setup check
+	@tools/configure $(BUILD) -Dtests=enabled
+	@ninja --quiet -C $(BUILD)
+	@tools/run-tests $(BUILD) --pytest $(python) -- test/py
+
+# gcc's runtime, so that a machine needs no second compiler; clang's is what `make fuzz` runs on.
+check-san:
+	@tools/setup check
+	@tools/configure $(BUILD)-san -Dtests=enabled -Db_sanitize=address,undefined \
+	    -Db_lundef=false -Dc_args=-fno-sanitize-recover=all
+	@ninja --quiet -C $(BUILD)-san
+	@tools/run-tests $(BUILD)-san --pytest $(python) -- test/py -m 'not slow'
+
+bench:
+	@tools/setup build
+	@tools/configure $(BUILD)
+	@bench/run --build $(BUILD) $(BENCH)
+
+fuzz:
+	@tools/setup fuzz
+	@CC=clang tools/configure $(BUILD)-fuzz -Dfuzz=true -Dtests=disabled \
+	    -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize-recover=all
+	@ninja --quiet -C $(BUILD)-fuzz test/fuzz/fuzz_snapshot
+	@mkdir -p .cache/fuzz # what is found in one run starts the next
+	$(BUILD)-fuzz/test/fuzz/fuzz_snapshot .cache/fuzz test/fuzz/corpus \
+	    -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=1 \
+	    -dict=test/fuzz/snapshot.dict -print_final_stats=1 -artifact_prefix=$(BUILD)-fuzz/
+
+wheel:
+	@tools/setup wheel
+	@tools/wheel
+
+install:
+	@tools/setup build
+	@tools/configure $(BUILD) -Dprefix=$(PREFIX)
+	@meson install -C $(BUILD)
+
+clean:
+	rm -rf build build-* dist
