@@ -105,7 +105,7 @@ struct tg_annotation {
     uint8_t is_end; /* 0: START */
 };
 
-/* Counts; the i-th device's history is events [trace_first, trace_first + trace_count). */
+/* Counts; which events are a device's history says tg_snapshot_trace. */
 struct tg_snapshot_info {
     uint32_t protocol;
     uint32_t is_list; /* a bare list of segments, without history */
@@ -139,9 +139,11 @@ TG_API const struct tg_annotation *tg_snapshot_annotations(const struct tg_snaps
 /* The history of one device, oldest event first: NULL and 0 past the last device. */
 TG_API const struct tg_event *tg_snapshot_trace(const struct tg_snapshot *snapshot, size_t device,
                                                 size_t *count);
-/* One stack, innermost frame first, as indices into the frames; *count 0 for stack 0. */
+/* One stack, innermost frame first, as indices into the frames; *count 0 for stack 0, or where there
+ * is no such stack. */
 TG_API const uint32_t *tg_snapshot_stack(const struct tg_snapshot *snapshot, uint32_t stack,
                                          size_t *count);
+/* A text, or what a context says; number 0's where there is no such number. */
 TG_API struct tg_text tg_snapshot_text(const struct tg_snapshot *snapshot, uint32_t text);
 TG_API void tg_snapshot_context(const struct tg_snapshot *snapshot, uint32_t context,
                                 struct tg_context *out);
@@ -201,7 +203,7 @@ struct tg_digest_info {
 /* Keeps what the leak search needs of a snapshot: live bytes and blocks by stack, at its end and at
  * each step found inside. The snapshot may be closed afterwards. step_mark names annotations or
  * user_metadata that begin a step (an exact name, or a prefix ended by '*'); NULL: by itself.
- * Errors: -ENOMEM, -EINVAL. Cost: about 50 ns an event. */
+ * Errors: -ENOMEM, -EINVAL; TG_ELIMIT: places times steps beyond 512 MiB. Cost: about 50 ns an event. */
 TG_API TG_MUST_USE int tg_digest_make(const struct tg_snapshot *snapshot, const char *step_mark,
                                       struct tg_digest **digest);
 TG_API void tg_digest_close(struct tg_digest *digest);

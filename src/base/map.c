@@ -20,8 +20,10 @@ struct tg__index_slot {
 
 /* Where the loader put us: not the same in the next process, so that no file can be made whose keys
  * all meet in one seat. */
-static uint64_t seed(void) {
-    return (uint64_t)(uintptr_t)&seed;
+uint64_t tg__hash_seed(void) {
+    static const char here;
+
+    return tg__hash_u64((uint64_t)(uintptr_t)&here);
 }
 
 void tg__map_init(struct tg__map *map) {
@@ -34,7 +36,7 @@ void tg__map_free(struct tg__map *map) {
 }
 
 static size_t home_seat(const struct tg__map *map, uint64_t key) {
-    return tg__hash_u64(key ^ seed()) & map->mask;
+    return tg__hash_u64(key ^ tg__hash_seed()) & map->mask;
 }
 
 static size_t map_seat(const struct tg__map *map, uint64_t key) {
@@ -194,15 +196,16 @@ static inline uint64_t folded_product(uint64_t a, uint64_t b) {
 }
 
 uint64_t tg__hash_bytes(const void *bytes, size_t length) {
-    const uint64_t odd = UINT64_C(0x9e3779b97f4a7c15), prime = UINT64_C(0xd6e8feb86659fd93);
+    /* Both factors hold something that a file's author cannot know: none can be made zero. */
+    const uint64_t seed = tg__hash_seed(), key = tg__hash_u64(seed + 1);
     const unsigned char *at = bytes;
-    uint64_t hash = seed() ^ length * odd, word[2];
+    uint64_t hash = seed ^ length * UINT64_C(0x9e3779b97f4a7c15), word[2];
 
     for (; length >= sizeof word; length -= sizeof word, at += sizeof word) {
         memcpy(word, at, sizeof word);
-        hash = folded_product(word[0] ^ odd, word[1] ^ hash) ^ hash >> 7;
+        hash = folded_product(word[0] ^ key, word[1] ^ hash) ^ hash >> 7;
     }
     word[0] = word[1] = 0;
     memcpy(word, at, length);
-    return folded_product(word[0] ^ prime, word[1] ^ hash) ^ hash >> 7;
+    return folded_product(word[0] ^ key, word[1] ^ hash) ^ hash >> 7;
 }

@@ -52,6 +52,15 @@ static inline uint64_t tg__hash_u64(uint64_t x) {
     return x ^ x >> 32;
 }
 
+/* Begins every hash of what a file says, so that no file can be made whose items all collide: it
+ * differs from process to process. */
+uint64_t tg__hash_seed(void);
+
+/* Two numbers into one hash, seeded. */
+static inline uint64_t tg__hash_pair(uint64_t a, uint64_t b) {
+    return tg__hash_u64(tg__hash_u64(a ^ tg__hash_seed()) + b);
+}
+
 /* Hash of a run of bytes; differs from process to process. */
 uint64_t tg__hash_bytes(const void *bytes, size_t length);
 

@@ -10,7 +10,6 @@
 #include "snapshot/replay.h"
 #include "snapshot/steps.h"
 
-#define DEVICES_MAX 128 /* as the reader allows for histories */
 #define HELD_BYTES_MAX ((size_t)512 << 20)
 
 static size_t device_count(const struct tg_snapshot *s) {
@@ -20,7 +19,7 @@ static size_t device_count(const struct tg_snapshot *s) {
     /* A bare list of segments has no histories. Segments of the host (-1) are not the card's. */
     for (size_t i = 0; i < s->segments.count; i++) {
         if (segments[i].device >= 0 && (size_t)segments[i].device + 1 > count &&
-            segments[i].device < DEVICES_MAX)
+            segments[i].device < TG__DEVICES_MAX)
             count = (size_t)segments[i].device + 1;
     }
     return count;
@@ -59,8 +58,7 @@ static void sum_up(struct tg_digest *digest) {
     for (size_t i = 1; i < digest->held.count; i++) {
         if (i % digest->samples == 0)
             continue;
-        held[i].bytes += held[i - 1].bytes;
-        held[i].blocks += held[i - 1].blocks;
+        tg__held_add(&held[i], held[i - 1]);
     }
 }
 
@@ -133,6 +131,8 @@ static int fill(struct tg_digest *digest, const struct tg_snapshot *s, const cha
         rc = replay_devices(s, &steps, digest);
     }
     tg__steps_free(&steps);
+    tg__vec_trim(&digest->held);
+    tg__vec_trim(&digest->stacks);
     return rc != 0 ? rc : own_stacks(s, digest);
 }
 

@@ -15,6 +15,24 @@ struct tg__held {
     int64_t bytes, blocks;
 };
 
+/* Sums of a hostile file's sizes may pass 2^63: they wrap, and mean nothing, but are no fault. */
+static inline int64_t tg__plus(int64_t a, int64_t b) {
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+
+static inline int64_t tg__minus(int64_t a, int64_t b) {
+    return (int64_t)((uint64_t)a - (uint64_t)b);
+}
+
+static inline uint64_t tg__not_negative(int64_t n) {
+    return n > 0 ? (uint64_t)n : 0;
+}
+
+static inline void tg__held_add(struct tg__held *sum, struct tg__held more) {
+    sum->bytes = tg__plus(sum->bytes, more.bytes);
+    sum->blocks = tg__plus(sum->blocks, more.blocks);
+}
+
 struct tg_digest {
     struct tg_digest_info info;
     struct tg__budget budget; /* of `held`: places times steps */

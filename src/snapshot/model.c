@@ -10,7 +10,6 @@
 #include "snapshot/record.h"
 
 #define STACK_FRAMES_MAX 8192
-#define DEVICES_MAX 128 /* torch numbers devices with a signed byte */
 
 /* What is in a list, when all of it is of one kind; NO_OBJECT: plain values, a run of items. */
 struct tg__list {
@@ -315,9 +314,9 @@ static int link_traces(struct tg__builder *b) {
         return 0;
     if (!tg__list_of(b, b->traces, TG__NO_OBJECT, &devices))
         return tg__fail(TG_EFORMAT, "'device_traces' is not a list of lists");
-    if (devices.count > DEVICES_MAX)
+    if (devices.count > TG__DEVICES_MAX)
         return tg__fail(TG_EFORMAT, "histories of %u devices; torch knows %d at most",
-                        devices.count, DEVICES_MAX);
+                        devices.count, TG__DEVICES_MAX);
     for (uint32_t i = 0; rc == 0 && i < devices.count; i++) {
         uint64_t value = ((const uint64_t *)b->items.items)[devices.first + i];
         if (!tg__list_of(b, value, TG__EVENT, &trace))

@@ -72,12 +72,18 @@ static bool is_own_package(const char *inside) {
     return false;
 }
 
-/* .../lib/python3.11/threading.py and the like: Python's own. */
+/* .../lib/python3.11/threading.py, lib64/python3.9/...: Python's own. */
 static bool is_python(const char *file) {
-    const char *lib = strstr(file, "lib/python");
+    static const char *const folders[] = {"lib/python3", "lib64/python3"};
 
-    return lib != NULL && (lib == file || lib[-1] == '/') &&
-           strchr("23456789", lib[strlen("lib/python")]) != NULL;
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        for (const char *at = strstr(file, folders[i]); at != NULL;
+             at = strstr(at + 1, folders[i])) {
+            if (at == file || at[-1] == '/')
+                return true;
+        }
+    }
+    return false;
 }
 
 static bool is_checkout(const char *file) {

@@ -117,10 +117,10 @@ int tg__intern_text(struct tg__places *places, const char *bytes, size_t length,
 
 int tg__intern_frame(struct tg__places *places, const struct tg_frame *frame,
                      uint32_t *number) {
-    uint64_t hash = tg__hash_u64((uint64_t)frame->function << 32 | frame->file) ^ frame->line;
+    uint64_t hash = tg__hash_pair((uint64_t)frame->function << 32 | frame->file, frame->line);
     bool is_new;
 
-    return tg__intern(&places->frames, tg__hash_u64(hash), same_frame,
+    return tg__intern(&places->frames, hash, same_frame,
                       places->frames.items.items, frame, number, &is_new);
 }
 

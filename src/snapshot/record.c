@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 
+#define SIZE_BYTES_MAX (UINT64_C(1) << 48)
+
 #define BIT(key) (UINT64_C(1) << TG__KEY_##key)
 #define HAS(fields, key) (((fields)->has & BIT(key)) != 0)
 
@@ -76,6 +78,16 @@ static int number(const struct tg__builder *b, const struct tg__fields *fields, 
     else
         return tg__fail(TG_EFORMAT, "'%s' is not a 64-bit whole number", key_texts[key]);
     return 0;
+}
+
+/* A size that memory can have; sums of sizes then mean something. */
+static int size(const struct tg__builder *b, const struct tg__fields *fields, enum tg__word key,
+                uint64_t otherwise, uint64_t *out) {
+    int rc = number(b, fields, key, otherwise, out);
+
+    if (rc == 0 && *out > SIZE_BYTES_MAX)
+        return tg__fail(TG_EFORMAT, "'%s' is out of range", key_texts[key]);
+    return rc;
 }
 
 /* The text under a key; the empty one where there is none, or None. */
@@ -178,7 +190,10 @@ static int make_event(struct tg__builder *b, const struct tg__fields *fields, si
     if ((rc = number(b, fields, TG__KEY_ADDR, 0, &event.addr)) != 0 ||
         (HAS(fields, DEVICE_FREE) &&
          (rc = number(b, fields, TG__KEY_DEVICE_FREE, 0, &event.addr)) != 0) ||
-        (rc = number(b, fields, TG__KEY_SIZE, 0, &event.size_bytes)) != 0 ||
+        /* What an out-of-memory error was about may be any number. */
+        (rc = event.action == TG_ACTION_OOM
+                  ? number(b, fields, TG__KEY_SIZE, 0, &event.size_bytes)
+                  : size(b, fields, TG__KEY_SIZE, 0, &event.size_bytes)) != 0 ||
         (rc = number(b, fields, TG__KEY_TIME_US, 0, &event.time_us)) != 0 ||
         (rc = stack(b, fields, &event.stack)) != 0 ||
         (rc = event_context(b, fields, &context)) != 0)
@@ -220,9 +235,9 @@ static int make_block(struct tg__builder *b, const struct tg__fields *fields, si
 
     if ((rc = text(fields, TG__KEY_STATE, &state_text)) != 0 ||
         (rc = number(b, fields, TG__KEY_ADDRESS, 0, &block.addr)) != 0 ||
-        (rc = number(b, fields, TG__KEY_SIZE, 0, &block.size_bytes)) != 0 ||
-        (rc = number(b, fields, TG__KEY_REQUESTED_SIZE, block.size_bytes,
-                     &block.requested_bytes)) != 0 ||
+        (rc = size(b, fields, TG__KEY_SIZE, 0, &block.size_bytes)) != 0 ||
+        (rc = size(b, fields, TG__KEY_REQUESTED_SIZE, block.size_bytes,
+                   &block.requested_bytes)) != 0 ||
         (rc = stack(b, fields, &block.stack)) != 0 || (rc = read_history(b, fields, &block)) != 0)
         return rc;
     word = tg__text_word(state_text);
@@ -259,9 +274,9 @@ static int segment_sizes(struct tg__builder *b, const struct tg__fields *fields,
     int rc;
 
     if ((rc = number(b, fields, TG__KEY_ADDRESS, 0, &segment->addr)) != 0 ||
-        (rc = number(b, fields, TG__KEY_TOTAL_SIZE, 0, &segment->total_bytes)) != 0 ||
-        (rc = number(b, fields, TG__KEY_ALLOCATED_SIZE, 0, &segment->allocated_bytes)) != 0 ||
-        (rc = number(b, fields, TG__KEY_ACTIVE_SIZE, 0, &segment->active_bytes)) != 0)
+        (rc = size(b, fields, TG__KEY_TOTAL_SIZE, 0, &segment->total_bytes)) != 0 ||
+        (rc = size(b, fields, TG__KEY_ALLOCATED_SIZE, 0, &segment->allocated_bytes)) != 0 ||
+        (rc = size(b, fields, TG__KEY_ACTIVE_SIZE, 0, &segment->active_bytes)) != 0)
         return rc;
     return number(b, fields, TG__KEY_REQUESTED_SIZE, segment->active_bytes,
                   &segment->requested_bytes);

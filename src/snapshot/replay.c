@@ -43,12 +43,9 @@ static int add(struct tg__replay *r, uint32_t stack, uint64_t size_bytes, size_t
     if (row == NULL)
         return rc;
     /* Differences, summed up when all is replayed: a long life costs no more than a short one. */
-    row[from].bytes += (int64_t)size_bytes;
-    row[from].blocks++;
-    if (to < r->samples) {
-        row[to].bytes -= (int64_t)size_bytes;
-        row[to].blocks--;
-    }
+    tg__held_add(&row[from], (struct tg__held){(int64_t)size_bytes, 1});
+    if (to < r->samples)
+        tg__held_add(&row[to], (struct tg__held){-(int64_t)size_bytes, -1});
     return 0;
 }
 
@@ -83,9 +80,10 @@ static int on_alloc(struct run *run, size_t index) {
     uint32_t lost = tg__map_take(&run->open, event->addr);
     int rc = 0;
 
-    run->running += (int64_t)tg__rounded(event->size_bytes);
+    run->running = tg__plus(run->running, (int64_t)tg__rounded(event->size_bytes));
     if (lost != UINT32_MAX) { /* its free was not recorded */
-        run->running -= (int64_t)tg__rounded(run->events[lost].size_bytes);
+        run->running =
+            tg__minus(run->running, (int64_t)tg__rounded(run->events[lost].size_bytes));
         rc = end_life(run, lost);
     }
     return rc != 0 ? rc : tg__map_put(&run->open, event->addr, (uint32_t)index);
@@ -97,12 +95,13 @@ static int on_free(struct run *run, size_t index) {
     uint64_t size_bytes = tg__rounded(event->size_bytes);
 
     if (birth != UINT32_MAX) {
-        run->running -= (int64_t)tg__rounded(run->events[birth].size_bytes);
+        run->running =
+            tg__minus(run->running, (int64_t)tg__rounded(run->events[birth].size_bytes));
         return end_life(run, birth);
     }
     /* Allocated before the history began; by whom is not known. */
-    run->before += (int64_t)size_bytes;
-    run->running -= (int64_t)size_bytes;
+    run->before = tg__plus(run->before, (int64_t)size_bytes);
+    run->running = tg__minus(run->running, (int64_t)size_bytes);
     return add(run->replay, 0, size_bytes, 0, run->sample);
 }
 
@@ -143,22 +142,27 @@ static int replay_events(struct run *run) {
     return rc;
 }
 
-/* A block that is there at the end: since the event that allocated it, or since before. */
+/* A block that is there at the end: since the event that allocated it, or since before. Within the
+ * history it is charged as the blocks are that came and went, to the event's stack; where events
+ * have none (context="state") living blocks would else seem to grow at the cost of the dead. */
 static int final_block(struct run *run, const struct tg_block *block) {
     struct tg__replay *r = run->replay;
-    uint32_t birth = tg__map_take(&run->open, block->addr), stack = block->stack;
+    uint32_t birth = tg__map_take(&run->open, block->addr);
     uint64_t size_bytes = tg__rounded(block->requested_bytes);
-    size_t from = 0;
+    size_t end = r->samples - 1;
+    int rc;
 
     r->live_bytes += block->size_bytes;
     if (birth == UINT32_MAX) {
-        run->before += (int64_t)size_bytes;
-    } else {
-        size_bytes = tg__rounded(run->events[birth].size_bytes);
-        stack = stack != 0 ? stack : run->events[birth].stack;
-        from = sample_after(r, birth);
+        run->before = tg__plus(run->before, (int64_t)size_bytes);
+        return add(r, block->stack, size_bytes, 0, r->samples);
     }
-    return add(r, stack, size_bytes, from, r->samples);
+    size_bytes = tg__rounded(run->events[birth].size_bytes);
+    rc = add(r, run->events[birth].stack, size_bytes, sample_after(r, birth), end);
+    if (rc != 0)
+        return rc;
+    return add(r, block->stack != 0 ? block->stack : run->events[birth].stack, size_bytes, end,
+               r->samples);
 }
 
 static int final_blocks(struct run *run) {
@@ -179,8 +183,7 @@ static int final_blocks(struct run *run) {
     return rc;
 }
 
-/* A writer may leave a kind of event out (skip_actions): then the other end of a free counts. */
-static enum tg_action freeing_action(const struct tg_event *events, size_t count) {
+enum tg_action tg__freeing_action(const struct tg_event *events, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (events[i].action == TG_ACTION_FREE_REQUESTED)
             return TG_ACTION_FREE_REQUESTED;
@@ -188,24 +191,20 @@ static enum tg_action freeing_action(const struct tg_event *events, size_t count
     return TG_ACTION_FREE_COMPLETED;
 }
 
-static uint64_t not_negative(int64_t n) {
-    return n > 0 ? (uint64_t)n : 0;
-}
-
 int tg__replay_run(struct tg__replay *r) {
     struct run run = {.replay = r};
     int rc;
 
     run.events = tg_snapshot_trace(r->snapshot, r->device, &run.count);
-    run.free = freeing_action(run.events, run.count);
+    run.free = tg__freeing_action(run.events, run.count);
     tg__map_init(&run.open);
     rc = replay_events(&run);
     if (rc == 0)
         rc = final_blocks(&run);
     tg__map_free(&run.open);
-    r->peak_bytes = not_negative(run.before + run.peak);
+    r->peak_bytes = tg__not_negative(tg__plus(run.before, run.peak));
     r->last_step_peak_bytes =
-        r->samples > 2 ? not_negative(run.before + run.last_peak) : r->peak_bytes;
-    r->oom_live_bytes = not_negative(run.before + run.running_at_oom);
+        r->samples > 2 ? tg__not_negative(tg__plus(run.before, run.last_peak)) : r->peak_bytes;
+    r->oom_live_bytes = tg__not_negative(tg__plus(run.before, run.running_at_oom));
     return rc;
 }

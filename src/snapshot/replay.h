@@ -20,8 +20,12 @@ struct tg__replay {
     bool has_oom;
 };
 
-/* Errors: -ENOMEM. */
+/* Errors: -ENOMEM; TG_ELIMIT: more places times steps than a digest may hold. */
 int tg__replay_run(struct tg__replay *replay);
+
+/* What ends a block's life in this history: free_requested, or free_completed where the writer left
+ * the other out (skip_actions). */
+enum tg_action tg__freeing_action(const struct tg_event *events, size_t count);
 
 /* Sizes are counted as torch rounds requests: to 512 bytes. */
 static inline uint64_t tg__rounded(uint64_t size_bytes) {

@@ -259,11 +259,21 @@ static bool repeats(const struct points *p, size_t period, double *above) {
     return true;
 }
 
+/* Whether it fell within its last period. Without a fall a stretch repeats nothing: it is a ramp,
+ * perhaps that of a longer sawtooth, or a pause. */
+static bool fell_lately(const struct points *p, size_t period) {
+    for (size_t i = p->count - period; i < p->count; i++) {
+        if (falls(p, i))
+            return true;
+    }
+    return false;
+}
+
 static bool judge_repetition(const struct points *p, struct tg_growth *g) {
     for (size_t period = 2; period * WHOLE_PERIODS <= p->count; period++) {
         size_t last = p->count - 1;
         double above;
-        if (!repeats(p, period, &above) || above < -p->small)
+        if (!fell_lately(p, period) || !repeats(p, period, &above) || above < -p->small)
             continue;
         g->confidence = 1 - 1 / (double)(p->count / period + 1);
         g->kind = above > p->small ? TG_GROWTH_LEAK : TG_GROWTH_TIDES;
@@ -345,7 +355,7 @@ static int median_slope(const struct points *p, double *slope) {
     return 0;
 }
 
-/* The troughs: where a fall ends. Written over the arrays of `out`, which hold p->count. */
+/* The troughs: where a fall ends. x and t have room for p->count. */
 static size_t find_troughs(const struct points *p, double *x, double *t) {
     size_t count = 0;
     bool falling = false;
@@ -470,8 +480,9 @@ static int judge(const uint64_t *live_bytes, const uint64_t *steps, size_t count
 
     for (size_t i = 0; i < count; i++) {
         x[i] = (double)live_bytes[i];
-        t[i] = steps == NULL ? (double)i : (double)steps[i];
-        if (i > 0 && t[i] <= t[i - 1])
+        /* From the first on, and compared as they come: a double would round large numbers. */
+        t[i] = steps == NULL ? (double)i : (double)(steps[i] - steps[0]);
+        if (steps != NULL && i > 0 && steps[i] <= steps[i - 1])
             return tg__fail(-EINVAL, "tg_series_judge: steps do not ascend at point %zu", i);
     }
     p.small = smallest_change(x, count);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "snapshot/replay.h"
 
 /* Fewer boundaries say nothing about growth; of more the last are kept. */
 #define BOUNDARIES_MIN 2
@@ -121,6 +122,7 @@ static int from_period(const struct tg_snapshot *s, struct tg__steps *steps) {
     size_t last_anchor = 0, shortest = SIZE_MAX;
     int64_t live = 0, least = 0;
     bool has_begun = false;
+    enum tg_action freeing = tg__freeing_action(events, count);
     uint32_t anchor;
     int rc = tg__period_find(events, count, s->places.stacks.items.count, &anchor,
                              &steps->confidence);
@@ -145,9 +147,9 @@ static int from_period(const struct tg_snapshot *s, struct tg__steps *steps) {
             least_at = i;
         }
         if (is_alloc)
-            live += (int64_t)events[i].size_bytes;
-        else if (events[i].action == TG_ACTION_FREE_REQUESTED)
-            live -= (int64_t)events[i].size_bytes;
+            live = tg__plus(live, (int64_t)events[i].size_bytes);
+        else if (events[i].action == freeing)
+            live = tg__minus(live, (int64_t)events[i].size_bytes);
     }
     /* What follows the last anchor may be a whole step as well. */
     if (rc == 0 && count - last_anchor >= shortest)
@@ -155,7 +157,7 @@ static int from_period(const struct tg_snapshot *s, struct tg__steps *steps) {
     return rc;
 }
 
-static bool enough(struct tg__steps *steps, enum tg_step_source source) {
+static bool settle_on(struct tg__steps *steps, enum tg_step_source source) {
     uint64_t *known = steps->boundaries.items;
 
     if (steps->boundaries.count >= BOUNDARIES_MIN) {
@@ -175,9 +177,9 @@ static bool enough(struct tg__steps *steps, enum tg_step_source source) {
 static int from_mark(const struct tg_snapshot *s, const char *mark, struct tg__steps *steps) {
     int rc = from_annotations(s, mark, false, steps);
 
-    if (rc == 0 && !enough(steps, TG_STEPS_MARK)) {
+    if (rc == 0 && !settle_on(steps, TG_STEPS_MARK)) {
         rc = from_metadata(s, mark, steps);
-        enough(steps, TG_STEPS_MARK);
+        settle_on(steps, TG_STEPS_MARK);
     }
     return rc;
 }
@@ -193,13 +195,13 @@ int tg__steps_find(const struct tg_snapshot *s, const char *mark, struct tg__ste
         return from_mark(s, mark, steps);
     }
     rc = from_annotations(s, "ProfilerStep#*", true, steps);
-    if (rc != 0 || enough(steps, TG_STEPS_PROFILER))
+    if (rc != 0 || settle_on(steps, TG_STEPS_PROFILER))
         return rc;
     rc = from_optimizer(s, steps);
-    if (rc != 0 || enough(steps, TG_STEPS_OPTIMIZER))
+    if (rc != 0 || settle_on(steps, TG_STEPS_OPTIMIZER))
         return rc;
     rc = from_period(s, steps);
-    if (rc == 0 && !enough(steps, TG_STEPS_PERIOD))
+    if (rc == 0 && !settle_on(steps, TG_STEPS_PERIOD))
         steps->confidence = 0;
     return rc;
 }

@@ -43,7 +43,7 @@ int tg__intern_pool(struct tg_snapshot *snapshot, uint64_t a, uint64_t b, uint32
         *number = 0;
         return 0;
     }
-    return tg__intern(&snapshot->pools, tg__hash_u64(a * 31 + b), same_pool,
+    return tg__intern(&snapshot->pools, tg__hash_pair(a, b), same_pool,
                       snapshot->pools.items.items, &pool, number, &is_new);
 }
 
@@ -61,10 +61,10 @@ int tg__intern_context(struct tg_snapshot *snapshot, const struct tg__context *c
         *number = 0;
         return 0;
     }
-    hash = tg__hash_u64(hash) ^ context->stream ^ (uint64_t)context->pool << 40;
+    hash = tg__hash_pair(tg__hash_pair(hash, context->stream), context->pool);
     if (snapshot->contexts.items.count >= UINT32_C(1) << 24)
         return tg__fail(TG_ELIMIT, "too many distinct annotations of events");
-    rc = tg__intern(&snapshot->contexts, tg__hash_u64(hash), same_context,
+    rc = tg__intern(&snapshot->contexts, hash, same_context,
                     snapshot->contexts.items.items, context, number, &is_new);
     if (rc == 0)
         snapshot->recent_context = *number;

@@ -6,6 +6,8 @@
 
 #include "snapshot/places.h"
 
+#define TG__DEVICES_MAX 128 /* torch numbers devices with a signed byte */
+
 struct tg__pool {
     uint64_t id[2];
 };
