@@ -139,8 +139,8 @@ TG_API const struct tg_annotation *tg_snapshot_annotations(const struct tg_snaps
 /* The history of one device, oldest event first: NULL and 0 past the last device. */
 TG_API const struct tg_event *tg_snapshot_trace(const struct tg_snapshot *snapshot, size_t device,
                                                 size_t *count);
-/* One stack, innermost frame first, as indices into the frames; *count 0 for stack 0, or where there
- * is no such stack. */
+/* One stack, innermost frame first, as indices into the frames; *count 0 for stack 0, and where
+ * there is no such stack. */
 TG_API const uint32_t *tg_snapshot_stack(const struct tg_snapshot *snapshot, uint32_t stack,
                                          size_t *count);
 /* A text, or what a context says; number 0's where there is no such number. */
@@ -189,6 +189,7 @@ struct tg_digest;
 
 struct tg_digest_info {
     size_t events;
+    size_t devices;                  /* with live blocks or a history */
     size_t steps;                    /* whole steps found inside the file */
     enum tg_step_source step_source; /* how */
     double step_confidence;          /* of a period: 0 to 1; else 1 */
@@ -203,7 +204,8 @@ struct tg_digest_info {
 /* Keeps what the leak search needs of a snapshot: live bytes and blocks by stack, at its end and at
  * each step found inside. The snapshot may be closed afterwards. step_mark names annotations or
  * user_metadata that begin a step (an exact name, or a prefix ended by '*'); NULL: by itself.
- * Errors: -ENOMEM, -EINVAL; TG_ELIMIT: places times steps beyond 512 MiB. Cost: about 50 ns an event. */
+ * Errors: -ENOMEM, -EINVAL; TG_ELIMIT: places times steps beyond 512 MiB. Cost: about 50 ns
+ * an event. */
 TG_API TG_MUST_USE int tg_digest_make(const struct tg_snapshot *snapshot, const char *step_mark,
                                       struct tg_digest **digest);
 TG_API void tg_digest_close(struct tg_digest *digest);
@@ -224,6 +226,7 @@ struct tg_leak_input {
     int64_t last_step;  /* the step at whose end it was written; = first_step for one step */
     int32_t family;     /* files of different families (moments in a step) never share a series */
     uint32_t is_oom;    /* written in the middle of a step, at an out-of-memory error */
+    int32_t run;        /* files of different runs share no series: each has ranks of its own */
 };
 
 struct tg_leak_params {
@@ -254,6 +257,7 @@ struct tg_leak_rank {
     size_t steps;         /* points in its series */
     size_t steps_grown;   /* of the site that grew most often */
     int64_t first_step, last_step;
+    size_t devices; /* of more than one, bytes are the sum, and the peak is the fullest one's */
     uint64_t live_bytes, peak_bytes; /* in its last step */
 };
 

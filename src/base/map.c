@@ -157,7 +157,7 @@ static int index_grow(struct tg__index *index) {
     size_t added_bytes = size * sizeof *index->slots - index_bytes(&old);
 
     if (index->budget != NULL && index->budget->left_bytes < added_bytes)
-        return tg__fail(TG_ELIMIT, "it would take more memory than a file of this size may");
+        return tg__fail(TG_ELIMIT, "it would take more memory than it is allowed");
     index->slots = malloc(size * sizeof *index->slots);
     if (index->slots == NULL) {
         *index = old;

@@ -43,7 +43,7 @@ int tg__vec_reserve(struct tg__vec *vec, size_t more) {
         return tg__fail(TG_ELIMIT, "too many items");
     added_bytes = (capacity - vec->capacity) * vec->item_bytes;
     if (vec->budget != NULL && vec->budget->left_bytes < added_bytes)
-        return tg__fail(TG_ELIMIT, "it would take more memory than a file of this size may");
+        return tg__fail(TG_ELIMIT, "it would take more memory than it is allowed");
     items = realloc(vec->items, capacity * vec->item_bytes);
     if (items == NULL)
         return tg__fail_memory();

@@ -37,6 +37,7 @@ static void place_samples(const struct tg_snapshot *s, const struct tg__steps *s
 
 static void add_device(struct tg_digest_info *info, struct tg_digest *digest,
                        const struct tg__replay *replay) {
+    info->devices += replay->live_bytes > 0 || replay->peak_bytes > 0;
     info->live_bytes += replay->live_bytes;
     /* A card is full for itself: the fullest one counts. */
     if (replay->peak_bytes > info->peak_bytes)

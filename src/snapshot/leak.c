@@ -21,6 +21,7 @@ struct tg_leaks {
     struct tg__merge merge;
     struct tg__vec ranks;                /* struct tg_leak_rank */
     struct tg__vec rows[LISTS];          /* struct row, largest first */
+    size_t small_growers, replacements;  /* of all ranks */
     struct tg__vec frames;               /* struct tg_leak_frame of all views */
     struct tg_leak_summary summary;
 };
@@ -42,9 +43,11 @@ static int add_site(struct tg_leaks *leaks, struct tg__map *known_rows,
         bool larger = site->bytes_per_step > known->site.bytes_per_step ||
                       (site->bytes_per_step == known->site.bytes_per_step &&
                        site->bytes > known->site.bytes);
+        const int64_t *ranks = known->ranks.items;
         if (larger)
             known->site = *site;
-        return tg__vec_push(&known->ranks, &rank);
+        /* Ranks come in order; two processes of one rank (actor and critic) are one number. */
+        return ranks[known->ranks.count - 1] == rank ? 0 : tg__vec_push(&known->ranks, &rank);
     }
     tg__vec_init(&fresh.ranks, sizeof rank, NULL);
     rc = tg__map_put(known_rows, key, (uint32_t)rows->count);
@@ -73,6 +76,7 @@ static int add_rank(struct tg_leaks *leaks, struct tg__map *known_rows,
         .steps = rank->points,
         .first_step = (int64_t)rank->steps[0],
         .last_step = (int64_t)rank->steps[rank->points - 1],
+        .devices = rank->devices,
         .live_bytes = rank->live_bytes,
         .peak_bytes = rank->peak_bytes,
     };
@@ -90,9 +94,8 @@ static int add_rank(struct tg_leaks *leaks, struct tg__map *known_rows,
             row.steps_grown = sites[i].steps_grown;
     }
     row.verdict = verdict_of(rank, judged, leaking);
-    if (rc == 0 && judged->small_growers > 0)
-        rc = tg__note(&leaks->merge.notes, "%zu place(s) grow by less than the smallest growth "
-                      "that is reported", judged->small_growers);
+    leaks->small_growers += judged->small_growers;
+    leaks->replacements += judged->replacements;
     return rc != 0 ? rc : tg__vec_push(&leaks->ranks, &row);
 }
 
@@ -110,6 +113,21 @@ static int judge_ranks(struct tg_leaks *leaks, const struct tg__own *own, uint64
         tg__judged_free(&judged);
     }
     tg__map_free(&known_rows);
+    return rc;
+}
+
+/* What is said once for all ranks. */
+static int add_notes(struct tg_leaks *leaks) {
+    struct tg__vec *notes = &leaks->merge.notes;
+    int rc = 0;
+
+    if (leaks->small_growers > 0)
+        rc = tg__note(notes, "%zu %s by less than the smallest growth that is reported",
+                      leaks->small_growers, leaks->small_growers == 1 ? "line grows"
+                                                                      : "lines grow");
+    if (rc == 0 && leaks->replacements > 0)
+        rc = tg__note(notes, "where a line grew as fast as blocks older than the recording were "
+                             "freed, it may only have replaced them: that is unknown");
     return rc;
 }
 
@@ -194,8 +212,7 @@ static void sum_up(struct tg_leaks *leaks) {
 
     *summary = (struct tg_leak_summary){
         .verdict = TG_VERDICT_NONE,
-        .step_source = merged[0].source,
-        .step_confidence = merged[0].step_confidence,
+        .step_confidence = 2, /* above any rank's */
         .ranks = leaks->ranks.count,
         .notes = leaks->merge.notes.count,
         .first_step = ranks[0].first_step,
@@ -216,12 +233,22 @@ static void sum_up(struct tg_leaks *leaks) {
             summary->first_step = ranks[i].first_step;
         if (ranks[i].last_step > summary->last_step)
             summary->last_step = ranks[i].last_step;
-        if (merged[i].step_confidence < summary->step_confidence)
+        if (merged[i].step_confidence < summary->step_confidence) {
             summary->step_confidence = merged[i].step_confidence;
+            summary->step_source = merged[i].source;
+        }
     }
 }
 
 /* ---- the public face ------------------------------------------------------------------------ */
+
+static int check_params(const struct tg_leak_params *params) {
+    for (size_t i = 0; i < params->own_count; i++) {
+        if (params->own == NULL || params->own[i] == NULL)
+            return tg__fail(-EINVAL, "tg_leaks_find: pattern %zu is NULL", i);
+    }
+    return 0;
+}
 
 static int check_inputs(const struct tg_leak_input *inputs, size_t count) {
     if (inputs == NULL || count == 0)
@@ -242,6 +269,8 @@ static int fill(struct tg_leaks *leaks, const struct tg_leak_input *inputs, size
     if (rc == 0)
         rc = judge_ranks(leaks, own, min_bytes);
     if (rc == 0)
+        rc = add_notes(leaks);
+    if (rc == 0)
         rc = make_views(leaks);
     if (rc == 0)
         sum_up(leaks);
@@ -260,6 +289,8 @@ int tg_leaks_find(const struct tg_leak_input *inputs, size_t count,
         rc = tg__fail(-EINVAL, "tg_leaks_find: a pointer is NULL");
     if (params == NULL)
         params = &usual;
+    if (rc == 0)
+        rc = check_params(params);
     if (rc == 0)
         rc = tg__own_init(&own, params->own, params->own_count);
     if (rc != 0)

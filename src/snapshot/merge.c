@@ -13,6 +13,9 @@
 /* With so many files each is a point; with fewer the steps inside them are. */
 #define FILES_AS_POINTS_MIN 3
 
+/* Of all ranks together. */
+#define HELD_BYTES_MAX ((size_t)2 << 30)
+
 /* The files of one rank while they are sorted out. */
 struct group {
     const struct tg_leak_input **files;
@@ -46,11 +49,21 @@ static int compare(int64_t a, int64_t b) {
     return (a > b) - (a < b);
 }
 
-static int by_rank_and_pid(const void *a, const void *b) {
+/* Nothing in its name says that it belongs to others, and it shows enough steps by itself. */
+static bool stands_alone(const struct tg_leak_input *input) {
+    return input->rank < 0 && input->pid < 0 && input->last_step < 0 &&
+           input->digest->info.steps >= FILES_AS_POINTS_MIN;
+}
+
+static int in_order(const void *a, const void *b) {
     const struct tg_leak_input *x = *(const struct tg_leak_input *const *)a;
     const struct tg_leak_input *y = *(const struct tg_leak_input *const *)b;
     int order = compare(x->rank, y->rank);
 
+    if (order == 0)
+        order = compare(x->run, y->run);
+    if (order == 0)
+        order = compare(stands_alone(x), stands_alone(y));
     if (order == 0)
         order = compare(x->pid, y->pid);
     if (order == 0)
@@ -61,66 +74,81 @@ static int by_rank_and_pid(const void *a, const void *b) {
     return order != 0 ? order : (x > y) - (x < y);
 }
 
-/* Keeps the files for which keep() holds; returns how many went. */
-static size_t filter(struct group *g, bool (*keep)(const struct tg_leak_input *, int64_t),
-                     int64_t argument) {
+/* Takes files out of a group, with a note that says how many and why. */
+static int leave_out(struct group *g, bool (*leave)(const struct tg_leak_input *, int64_t),
+                     int64_t argument, const char *why) {
     size_t kept = 0, all = g->count;
+    char who[40] = "";
 
     for (size_t i = 0; i < all; i++) {
-        if (keep(g->files[i], argument))
+        if (!leave(g->files[i], argument))
             g->files[kept++] = g->files[i];
     }
     g->count = kept;
-    return all - kept;
+    if (kept == all)
+        return 0;
+    if (g->files[0]->rank >= 0)
+        snprintf(who, sizeof who, "rank %" PRId64 ": ", g->files[0]->rank);
+    return tg__note(g->notes, "%s%zu %s left out: %s", who, all - kept,
+                    all - kept == 1 ? "file is" : "files are", why);
 }
 
-static bool is_regular(const struct tg_leak_input *input, int64_t unused) {
+static bool is_oom(const struct tg_leak_input *input, int64_t unused) {
     (void)unused;
-    return input->is_oom == 0;
+    return input->is_oom != 0;
 }
 
-static bool is_of_family(const struct tg_leak_input *input, int64_t family) {
-    return input->family == family;
+static bool is_of_another_family(const struct tg_leak_input *input, int64_t family) {
+    return input->family != family;
+}
+
+static bool has_no_step(const struct tg_leak_input *input, int64_t unused) {
+    (void)unused;
+    return input->last_step < 0;
+}
+
+static bool has_fewer_steps(const struct tg_leak_input *input, int64_t steps) {
+    return (int64_t)input->digest->info.steps < steps;
+}
+
+static size_t count_of(const struct group *g,
+                       bool (*is)(const struct tg_leak_input *, int64_t), int64_t argument) {
+    size_t count = 0;
+
+    for (size_t i = 0; i < g->count; i++)
+        count += is(g->files[i], argument);
+    return count;
 }
 
 static int leave_out_oom(struct group *g) {
-    size_t regular = 0, left;
-
-    for (size_t i = 0; i < g->count; i++)
-        regular += is_regular(g->files[i], 0);
-    if (regular == 0)
+    if (count_of(g, is_oom, 0) == g->count)
         return 0;
-    left = filter(g, is_regular, 0);
-    return left == 0 ? 0
-                     : tg__note(g->notes,
-                                "rank %" PRId64 ": %zu out-of-memory file(s), written in the "
-                                "middle of a step, are not in its series",
-                                g->files[0]->rank, left);
+    return leave_out(g, is_oom, 0, "written in the middle of a step, at an out-of-memory error");
+}
+
+/* Where some names tell a step, those that do not have no place among them. */
+static int leave_out_stepless(struct group *g) {
+    if (count_of(g, has_no_step, 0) == g->count)
+        return 0;
+    return leave_out(g, has_no_step, 0, "no step in the name, unlike the others");
 }
 
 /* Files of another family show another moment of the step: the family with most files stays. */
 static int keep_one_family(struct group *g) {
     int64_t best = 0;
-    size_t best_count = 0, left;
+    size_t best_count = 0;
 
     for (size_t i = 0; i < g->count; i++) {
-        size_t same = 0;
-        for (size_t j = 0; j < g->count; j++)
-            same += g->files[j]->family == g->files[i]->family;
+        size_t same = g->count - count_of(g, is_of_another_family, g->files[i]->family);
         if (same > best_count || (same == best_count && g->files[i]->family < best)) {
             best_count = same;
             best = g->files[i]->family;
         }
     }
-    left = filter(g, is_of_family, best);
-    return left == 0 ? 0
-                     : tg__note(g->notes,
-                                "rank %" PRId64 ": %zu file(s) show another moment of the step "
-                                "and are not in its series",
-                                g->files[0]->rank, left);
+    return leave_out(g, is_of_another_family, best, "another moment of the step");
 }
 
-/* Of two files of one step the one written later counts. */
+/* Of two files of one step the one written later counts: they follow each other. */
 static int keep_one_a_step(struct group *g) {
     size_t kept = 0, all = g->count;
 
@@ -133,10 +161,8 @@ static int keep_one_a_step(struct group *g) {
     }
     g->count = kept;
     return kept == all ? 0
-                       : tg__note(g->notes,
-                                  "rank %" PRId64 ": %zu file(s) of a step that has a later one "
-                                  "are not in its series",
-                                  g->files[0]->rank, all - kept);
+                       : tg__note(g->notes, "%zu %s left out: a later one shows the same step",
+                                  all - kept, all - kept == 1 ? "file is" : "files are");
 }
 
 /* ---- a rank's series ------------------------------------------------------------------------ */
@@ -178,19 +204,22 @@ static int copy_samples(struct tg__merge *merge, struct tg__rank *rank, struct t
         into = (struct tg__held *)rank->held.items + row * (rank->points + 2) + to;
         /* Summed: stacks that differ in the file may be one here. */
         for (size_t j = 0; j < count; j++) {
-            into[j].bytes += held[j].bytes;
-            into[j].blocks += held[j].blocks;
+            tg__held_add(&into[j], held[j]);
         }
     }
     return rc;
 }
 
-/* Numbers of the steps inside a file: from its name where it counts as many. */
+/* The name tells as many steps as there are inside. */
+static bool names_its_steps(const struct tg_leak_input *file) {
+    return file->first_step >= 0 &&
+           (uint64_t)(file->last_step - file->first_step) + 1 == file->digest->info.steps;
+}
+
+/* Numbers of the steps inside a file. */
 static void number_steps(const struct tg_leak_input *file, uint64_t *steps, size_t count,
                          uint64_t next) {
-    int64_t named = file->last_step - file->first_step + 1;
-
-    if (file->first_step >= 0 && named == (int64_t)count && (uint64_t)file->first_step >= next)
+    if (names_its_steps(file) && (uint64_t)file->first_step >= next)
         next = (uint64_t)file->first_step;
     for (size_t i = 0; i < count; i++)
         steps[i] = next + i;
@@ -241,27 +270,54 @@ static bool overlap(const struct group *g) {
     return false;
 }
 
-/* Several files, each named after one step: what recurs inside them is less than a step. */
-static bool each_is_one_step(const struct group *g) {
+/* Whether the ends of the files are the points, and not the steps inside them. The steps inside are
+ * taken where all files show them and the user marked them, or the names count as many; else only
+ * for one or two files, and not for those named after one step each: what recurs inside these is
+ * less than a step. */
+static bool files_are_points(const struct group *g) {
+    size_t marked = 0, named = 0, single = 0;
+
+    if (overlap(g))
+        return true;
     for (size_t i = 0; i < g->count; i++) {
-        if (g->files[i]->last_step < 0 || g->files[i]->first_step != g->files[i]->last_step)
-            return false;
+        const struct tg_leak_input *file = g->files[i];
+        if (file->digest->info.steps == 0)
+            return true;
+        marked += file->digest->info.step_source == TG_STEPS_MARK;
+        named += names_its_steps(file);
+        single += file->last_step >= 0 && file->first_step == file->last_step;
     }
-    return g->count > 1;
+    if (g->count == 1 || marked == g->count || (named == g->count && single == 0))
+        return false;
+    return g->count >= FILES_AS_POINTS_MIN || single == g->count;
+}
+
+/* Two histories that overlap are one history, seen twice: the one with more steps tells it. */
+static int keep_longer_of_two(struct group *g) {
+    size_t first, second;
+
+    if (g->count != 2 || !overlap(g))
+        return 0;
+    first = g->files[0]->digest->info.steps;
+    second = g->files[1]->digest->info.steps;
+    if (first == second || (first < FILES_AS_POINTS_MIN && second < FILES_AS_POINTS_MIN))
+        return 0;
+    return leave_out(g, has_fewer_steps, (int64_t)(first > second ? first : second),
+                     "its history is in the other file, too");
 }
 
 static int fill_rank(struct tg__merge *merge, struct tg__rank *rank, const struct group *g) {
     const struct tg_digest *last = g->files[g->count - 1]->digest;
-    bool by_files = g->count >= FILES_AS_POINTS_MIN;
+    bool by_files = files_are_points(g);
     size_t inside = 0;
     struct tg__map rows;
     int rc;
 
     for (size_t i = 0; i < g->count; i++)
         inside += g->files[i]->digest->info.steps;
-    by_files = by_files || inside == 0 || overlap(g) || each_is_one_step(g);
     rank->rank = g->files[0]->rank;
     rank->pid = g->files[0]->pid;
+    rank->devices = last->info.devices;
     rank->points = by_files ? g->count : inside;
     rank->live_bytes = last->info.live_bytes;
     rank->peak_bytes = by_files ? last->info.peak_bytes : last->last_step_peak_bytes;
@@ -280,11 +336,12 @@ static int add_rank(struct tg__merge *merge, struct group *g) {
     struct tg__rank rank = {0};
     int rc;
 
-    if ((rc = leave_out_oom(g)) != 0 || (rc = keep_one_family(g)) != 0 ||
-        (rc = keep_one_a_step(g)) != 0)
+    if ((rc = leave_out_oom(g)) != 0 || (rc = leave_out_stepless(g)) != 0 ||
+        (rc = keep_one_family(g)) != 0 || (rc = keep_one_a_step(g)) != 0 ||
+        (rc = keep_longer_of_two(g)) != 0)
         return rc;
     tg__vec_init(&rank.stacks, sizeof(uint32_t), NULL);
-    tg__vec_init(&rank.held, sizeof(struct tg__held), NULL);
+    tg__vec_init(&rank.held, sizeof(struct tg__held), &merge->budget);
     rc = fill_rank(merge, &rank, g);
     if (rc == 0)
         rc = tg__vec_push(&merge->ranks, &rank);
@@ -310,47 +367,88 @@ static bool shares_a_step(const struct group *a, const struct group *b) {
     return false;
 }
 
-/* Files of one rank and different processes. Processes that wrote in the same steps lived side by
- * side (actor and critic): each is a rank of its own. One that took over at a later step is a
- * restart, whose memory began anew: the longer life is judged. */
+/* The time that the files of a process tell of; false: they have no clock. */
+static bool life(const struct group *g, uint64_t *begin, uint64_t *end) {
+    *begin = UINT64_MAX;
+    *end = 0;
+    for (size_t i = 0; i < g->count; i++) {
+        const struct tg_digest_info *info = &g->files[i]->digest->info;
+        if (info->first_us != 0 && info->first_us < *begin)
+            *begin = info->first_us;
+        if (info->last_us > *end)
+            *end = info->last_us;
+    }
+    return *end != 0;
+}
+
+/* Processes that wrote in the same steps, or at the same time, lived side by side. */
+static bool side_by_side(const struct group *a, const struct group *b) {
+    uint64_t a_begin, a_end, b_begin, b_end;
+
+    if (shares_a_step(a, b))
+        return true;
+    return life(a, &a_begin, &a_end) && life(b, &b_begin, &b_end) && a_begin < b_end &&
+           b_begin < a_end;
+}
+
+static bool lived_longer(const struct group *a, const struct group *b) {
+    uint64_t a_begin, a_end, b_begin, b_end;
+
+    if (a->count != b->count)
+        return a->count > b->count;
+    life(a, &a_begin, &a_end);
+    life(b, &b_begin, &b_end);
+    return a_end > b_end;
+}
+
+/* Puts one more process of a rank beside those known, or in the place of one, or leaves it out. A
+ * process that took over at a later time is a restart, whose memory began anew: of the two the
+ * longer life is judged. */
+static int add_process(struct group *processes, size_t *count, const struct group *process) {
+    for (size_t i = 0; i < *count; i++) {
+        struct group left_out = *process;
+        if (side_by_side(&processes[i], process))
+            continue;
+        if (lived_longer(process, &processes[i])) {
+            left_out = processes[i];
+            processes[i] = *process;
+        }
+        return tg__note(process->notes, "restarted: %zu %s of pid %" PRId64 " left out",
+                        left_out.count, left_out.count == 1 ? "file is" : "files are",
+                        left_out.files[0]->pid);
+    }
+    processes[(*count)++] = *process;
+    return 0;
+}
+
+/* Files of one rank and different processes: each that lived beside the others (actor and critic)
+ * is a rank of its own. */
 static int add_processes(struct tg__merge *merge, struct group *all) {
-    struct group chosen = {NULL, 0, all->notes};
+    struct group *processes = calloc(all->count, sizeof *processes);
+    size_t count = 0;
     int rc = 0;
 
+    if (processes == NULL)
+        return tg__fail_memory();
     for (size_t i = 0; rc == 0 && i < all->count;) {
         struct group process = {all->files + i, 0, all->notes};
         while (i < all->count && all->files[i]->pid == process.files[0]->pid) {
             process.count++;
             i++;
         }
-        if (chosen.count == 0) {
-            chosen = process;
-        } else if (shares_a_step(&chosen, &process)) {
-            rc = add_rank(merge, &chosen);
-            chosen = process;
-        } else {
-            struct group *shorter = process.count >= chosen.count ? &chosen : &process;
-            rc = tg__note(all->notes,
-                          "rank %" PRId64 " was restarted: the %zu file(s) of pid %" PRId64
-                          " are not in its series",
-                          process.files[0]->rank, shorter->count, shorter->files[0]->pid);
-            if (shorter == &chosen)
-                chosen = process;
-        }
+        rc = add_process(processes, &count, &process);
     }
-    return rc == 0 ? add_rank(merge, &chosen) : rc;
-}
-
-/* Nothing in its name says that it belongs to others, and it shows enough steps by itself. */
-static bool stands_alone(const struct tg_leak_input *input) {
-    return input->rank < 0 && input->pid < 0 && input->last_step < 0 &&
-           input->digest->info.steps >= FILES_AS_POINTS_MIN;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = add_rank(merge, &processes[i]);
+    free(processes);
+    return rc;
 }
 
 int tg__merge_make(struct tg__merge *merge, const struct tg_leak_input *inputs, size_t count) {
     const struct tg_leak_input **files;
     int rc;
 
+    merge->budget.left_bytes = HELD_BYTES_MAX;
     tg__vec_init(&merge->ranks, sizeof(struct tg__rank), NULL);
     tg__vec_init(&merge->notes, sizeof(char *), NULL);
     rc = tg__places_init(&merge->places, NULL, true);
@@ -359,13 +457,14 @@ int tg__merge_make(struct tg__merge *merge, const struct tg_leak_input *inputs, 
         return tg__fail_memory();
     for (size_t i = 0; i < count; i++)
         files[i] = &inputs[i];
-    qsort(files, count, sizeof *files, by_rank_and_pid);
+    qsort(files, count, sizeof *files, in_order);
     for (size_t i = 0; rc == 0 && i < count;) {
         struct group rank = {files + i, 0, &merge->notes};
         do {
             rank.count++;
             i++;
-        } while (i < count && files[i]->rank == rank.files[0]->rank && !stands_alone(files[i]) &&
+        } while (i < count && files[i]->rank == rank.files[0]->rank &&
+                 files[i]->run == rank.files[0]->run && !stands_alone(files[i]) &&
                  !stands_alone(rank.files[0]));
         rc = add_processes(merge, &rank);
     }

@@ -13,7 +13,8 @@ struct tg__rank {
     int64_t rank, pid;
     enum tg_step_source source;
     double step_confidence;
-    size_t points;         /* the series' length; 0: no step's end is known */
+    size_t devices;        /* of its last file */
+    size_t points;         /* the series' length, at least 1 */
     uint64_t *steps;       /* by point: its number */
     struct tg__vec stacks; /* uint32_t: row to stack of the common places */
     struct tg__vec held;   /* struct tg__held by row: before the first step, by point, at the end
@@ -26,12 +27,13 @@ static inline const struct tg__held *tg__rank_row(const struct tg__rank *rank, s
 }
 
 struct tg__merge {
+    struct tg__budget budget; /* of what the ranks hold: places times points */
     struct tg__places places; /* owns its texts */
     struct tg__vec ranks;     /* struct tg__rank, by rank, then by pid */
     struct tg__vec notes;     /* char *, each malloc'ed */
 };
 
-/* Errors: -ENOMEM. Free in any case. */
+/* Errors: -ENOMEM, TG_ELIMIT. Free in any case. */
 int tg__merge_make(struct tg__merge *merge, const struct tg_leak_input *inputs, size_t count);
 void tg__merge_free(struct tg__merge *merge);
 

@@ -18,8 +18,12 @@ struct judge {
     const struct tg__own *own;
     double min_bytes_per_step;
     struct tg__judged *judged;
-    uint64_t *bytes;       /* room for one series */
-    struct tg__held *rest; /* the sum of what is undecided, for the whole rank */
+    uint64_t *bytes; /* room for one series */
+    /* Sums of series, each as long as a row of the rank: */
+    struct tg__held *undecided; /* of the line at hand, */
+    struct tg__held *growing;   /* its leaks, */
+    struct tg__held *rest;      /* and what no line tells, of the whole rank */
+    const struct tg__held *old; /* the row of blocks without a stack; NULL: there is none */
 };
 
 /* ---- where ---------------------------------------------------------------------------------- */
@@ -100,22 +104,39 @@ static struct tg__held swing(const struct judge *j, const struct tg__held *held)
         low = held[i].bytes < low.bytes ? held[i] : low;
         high = held[i].bytes > high.bytes ? held[i] : high;
     }
-    return (struct tg__held){high.bytes - low.bytes, high.blocks - low.blocks};
+    return (struct tg__held){tg__minus(high.bytes, low.bytes), tg__minus(high.blocks, low.blocks)};
 }
 
 static struct tg__held growth_since(const struct judge *j, const struct tg__held *held,
                                     size_t from) {
     const struct tg__held *last = &held[j->rank->points];
 
-    return (struct tg__held){last->bytes - held[from].bytes, last->blocks - held[from].blocks};
+    return (struct tg__held){tg__minus(last->bytes, held[from].bytes),
+                             tg__minus(last->blocks, held[from].blocks)};
 }
 
 static double steps_since(const struct judge *j, size_t point) {
     return (double)(j->rank->steps[j->rank->points - 1] - j->rank->steps[point]);
 }
 
-static uint64_t not_negative(int64_t n) {
-    return n > 0 ? (uint64_t)n : 0;
+/* Whether most of what a series grows by replaces blocks from before the history, freed in the same
+ * steps: of them nobody knows the line, so a full buffer whose entries are renewed looks like one
+ * that fills up. */
+static bool replaces_old_blocks(const struct judge *j, const struct tg__held *held) {
+    double grown = 0, replaced = 0;
+
+    if (j->old == NULL || j->rank->source == TG_STEPS_FILES)
+        return false;
+    for (size_t i = 2; i <= j->rank->points; i++) {
+        double up = (double)tg__minus(held[i].bytes, held[i - 1].bytes);
+        double down = (double)tg__minus(j->old[i - 1].bytes, j->old[i].bytes);
+        if (up <= 0)
+            continue;
+        grown += up;
+        if (down > 0)
+            replaced += down < up ? down : up;
+    }
+    return replaced >= grown / 2;
 }
 
 /* Steady from the first point on, and larger than before the first step: made in that step. Still
@@ -123,8 +144,22 @@ static uint64_t not_negative(int64_t n) {
 static bool came_first(const struct judge *j, const struct tg__held *held) {
     const struct tg__held *end = &held[j->rank->points + 1];
 
-    return (double)(held[1].bytes - held[0].bytes) >= j->min_bytes_per_step &&
+    return (double)tg__minus(held[1].bytes, held[0].bytes) >= j->min_bytes_per_step &&
            end->bytes >= held[j->rank->points].bytes;
+}
+
+/* The rate of the blocks: judged like that of the bytes, over whole periods; where they do not grow
+ * as regularly, in proportion to the bytes. */
+static double blocks_per_step(struct judge *j, const struct tg__held *held, struct tg__held size,
+                              double bytes_per_step) {
+    struct tg_growth growth;
+
+    for (size_t i = 0; i < j->rank->points; i++)
+        j->bytes[i] = tg__not_negative(held[i + 1].blocks);
+    if (tg_series_judge(j->bytes, j->rank->steps, j->rank->points, &growth) == 0 &&
+        growth.kind == TG_GROWTH_LEAK)
+        return growth.bytes_per_step;
+    return size.bytes > 0 ? bytes_per_step * (double)size.blocks / (double)size.bytes : 0;
 }
 
 /* Fills in what a series shows as a site; false: nothing worth a row. */
@@ -149,7 +184,7 @@ static bool describe(struct judge *j, const struct tg__held *held, const struct 
     case TG_GROWTH_LEAK:
         size = growth_since(j, held, before + 1);
         site->bytes_per_step = growth->bytes_per_step;
-        site->blocks_per_step = (double)size.blocks / steps_since(j, before);
+        site->blocks_per_step = blocks_per_step(j, held, size, growth->bytes_per_step);
         site->list = TG_LIST_LEAKS;
         break;
     case TG_GROWTH_ONCE:
@@ -164,8 +199,8 @@ static bool describe(struct judge *j, const struct tg__held *held, const struct 
         site->list = TG_LIST_UNKNOWN;
         break;
     }
-    site->bytes = not_negative(size.bytes);
-    site->blocks = not_negative(size.blocks);
+    site->bytes = tg__not_negative(size.bytes);
+    site->blocks = tg__not_negative(size.blocks);
     return true;
 }
 
@@ -175,10 +210,6 @@ static bool describe(struct judge *j, const struct tg__held *held, const struct 
 static int add_site(struct judge *j, const struct tg__site *site) {
     struct tg__site *sites = j->judged->sites.items;
 
-    if (site->list == TG_LIST_LEAKS && site->bytes_per_step < j->min_bytes_per_step) {
-        j->judged->small_growers++;
-        return 0;
-    }
     if (site->list != TG_LIST_LEAKS && (double)site->bytes < j->min_bytes_per_step)
         return 0;
     /* Lines are judged one after the other: the rows of this one are the last. */
@@ -206,11 +237,9 @@ static int add_site(struct judge *j, const struct tg__site *site) {
     return tg__vec_push(&j->judged->sites, site);
 }
 
-static void add_up(struct tg__held *sum, const struct tg__held *held, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        sum[i].bytes += held[i].bytes;
-        sum[i].blocks += held[i].blocks;
-    }
+static void add_up(const struct judge *j, struct tg__held *sum, const struct tg__held *held) {
+    for (size_t i = 0; i < j->rank->points + 2; i++)
+        tg__held_add(&sum[i], held[i]);
 }
 
 /* Rows of the rank by line, so that those of one line follow each other. */
@@ -227,56 +256,90 @@ static int by_where(const void *a, const void *b) {
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
+static int judge_growth(struct judge *j, const struct tg__held *held, struct tg_growth *growth) {
+    int rc = judge_held(j, held, growth);
+
+    if (rc == 0 && growth->kind == TG_GROWTH_LEAK && replaces_old_blocks(j, held)) {
+        growth->kind = TG_GROWTH_UNKNOWN;
+        j->judged->replacements++;
+    }
+    return rc;
+}
+
 /* The sum of a line's undecided series, judged again. It becomes part of the rank's rest when that
  * does not decide it either. */
-static int judge_rest_of_line(struct judge *j, const struct tg__held *rest,
-                              const struct tg__site *largest) {
+static int judge_undecided(struct judge *j, const struct tg__site *largest) {
     struct tg__site site = *largest;
     struct tg_growth growth;
-    int rc = judge_held(j, rest, &growth);
+    int rc = judge_growth(j, j->undecided, &growth);
 
-    if (rc != 0 || growth.kind == TG_GROWTH_STEADY)
+    if (rc != 0 || growth.kind == TG_GROWTH_STEADY || !describe(j, j->undecided, &growth, &site))
         return rc;
-    if (!describe(j, rest, &growth, &site))
-        return 0;
     if (site.list == TG_LIST_UNKNOWN)
-        add_up(j->rest, rest, j->rank->points + 2);
+        add_up(j, j->rest, j->undecided);
+    if (site.list == TG_LIST_LEAKS)
+        add_up(j, j->growing, j->undecided);
     return add_site(j, &site);
 }
 
+/* A line that leaks less than is reported has no row; what it leaks may still be part of something
+ * larger. Its rows are the last. */
+static void drop_small_leak(struct judge *j, uint32_t where) {
+    struct tg__vec *sites = &j->judged->sites;
+    struct tg__site *rows = sites->items;
+
+    for (size_t i = sites->count; i-- > 0 && rows[i].where == where;) {
+        if (rows[i].list != TG_LIST_LEAKS || rows[i].bytes_per_step >= j->min_bytes_per_step)
+            continue;
+        rows[i] = rows[--sites->count];
+        j->judged->small_growers++;
+        add_up(j, j->rest, j->growing);
+        return;
+    }
+}
+
+static int judge_stack(struct judge *j, const struct row *row, bool is_alone,
+                       struct tg__site *largest, size_t *undecided) {
+    const struct tg__held *held = tg__rank_row(j->rank, row->number);
+    struct tg__site site = {
+        .where = row->where,
+        .own_frame = row->own_frame,
+        .stack = ((const uint32_t *)j->rank->stacks.items)[row->number],
+    };
+    struct tg_growth growth;
+    int rc = judge_growth(j, held, &growth);
+    bool shown;
+
+    if (rc != 0)
+        return rc;
+    shown = describe(j, held, &growth, &site);
+    site.part = site.bytes_per_step > 0 ? site.bytes_per_step : (double)site.bytes;
+    if (growth.kind == TG_GROWTH_UNKNOWN || (growth.kind == TG_GROWTH_TIDES && !is_alone)) {
+        add_up(j, j->undecided, held);
+        if ((*undecided)++ == 0 || site.part > largest->part)
+            *largest = site;
+        return 0;
+    }
+    if (growth.kind == TG_GROWTH_LEAK)
+        add_up(j, j->growing, held);
+    return shown ? add_site(j, &site) : 0;
+}
+
 /* One line: its stacks one by one, then what is left of them. */
-static int judge_line(struct judge *j, const struct row *rows, size_t count,
-                      struct tg__held *rest) {
+static int judge_line(struct judge *j, const struct row *rows, size_t count) {
+    size_t bytes = (j->rank->points + 2) * sizeof *j->undecided, undecided = 0;
     struct tg__site largest = {0};
-    size_t width = j->rank->points + 2, undecided = 0;
     int rc = 0;
 
-    memset(rest, 0, width * sizeof *rest);
-    for (size_t i = 0; i < count; i++) {
-        const struct tg__held *held = tg__rank_row(j->rank, rows[i].number);
-        struct tg__site site = {
-            .where = rows[i].where,
-            .own_frame = rows[i].own_frame,
-            .stack = ((const uint32_t *)j->rank->stacks.items)[rows[i].number],
-        };
-        struct tg_growth growth;
-        bool shown;
-        rc = judge_held(j, held, &growth);
-        if (rc != 0)
-            return rc;
-        shown = describe(j, held, &growth, &site);
-        site.part = site.bytes_per_step > 0 ? site.bytes_per_step : (double)site.bytes;
-        if (growth.kind == TG_GROWTH_UNKNOWN ||
-            (growth.kind == TG_GROWTH_TIDES && count > 1)) {
-            add_up(rest, held, width);
-            undecided++;
-            if (undecided == 1 || site.part > largest.part)
-                largest = site;
-        } else if (shown && (rc = add_site(j, &site)) != 0) {
-            return rc;
-        }
-    }
-    return undecided == 0 ? 0 : judge_rest_of_line(j, rest, &largest);
+    memset(j->undecided, 0, bytes);
+    memset(j->growing, 0, bytes);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = judge_stack(j, &rows[i], count == 1, &largest, &undecided);
+    if (rc == 0 && undecided > 0)
+        rc = judge_undecided(j, &largest);
+    if (rc == 0)
+        drop_small_leak(j, rows[0].where);
+    return rc;
 }
 
 /* Growth that no line shows by itself. */
@@ -288,8 +351,10 @@ static int judge_rest_of_rank(struct judge *j) {
 
     if (rc != 0)
         return rc;
-    if (growth.kind == TG_GROWTH_LEAK && j->rank->points >= SPREAD_POINTS_MIN) {
-        rc = tg__intern_text(j->places, "(spread over many places)", 25, &site.where);
+    if (growth.kind == TG_GROWTH_LEAK && j->rank->points >= SPREAD_POINTS_MIN &&
+        growth.bytes_per_step >= j->min_bytes_per_step) {
+        static const char spread[] = "(spread over many places)";
+        rc = tg__intern_text(j->places, spread, sizeof spread - 1, &site.where);
         return rc == 0 && describe(j, j->rest, &growth, &site) ? add_site(j, &site) : rc;
     }
     swing_bytes = (double)swing(j, j->rest).bytes;
@@ -299,15 +364,14 @@ static int judge_rest_of_rank(struct judge *j) {
 }
 
 static int judge_lines(struct judge *j, struct row *rows, size_t count) {
-    struct tg__held *rest = calloc(j->rank->points + 2, sizeof *rest);
     int rc = 0;
 
-    if (rest == NULL)
-        return tg__fail_memory();
     for (size_t i = 0; rc == 0 && i < count; i++) {
         uint32_t stack = ((const uint32_t *)j->rank->stacks.items)[i];
         rows[i].number = i;
         rc = name_place(j, stack, &rows[i].where, &rows[i].own_frame);
+        if (stack == 0)
+            j->old = tg__rank_row(j->rank, i);
     }
     if (rc == 0)
         qsort(rows, count, sizeof *rows, by_where);
@@ -315,35 +379,33 @@ static int judge_lines(struct judge *j, struct row *rows, size_t count) {
         size_t end = i + 1;
         while (end < count && rows[end].where == rows[i].where)
             end++;
-        rc = judge_line(j, rows + i, end - i, rest);
+        rc = judge_line(j, rows + i, end - i);
         i = end;
     }
-    free(rest);
-    return rc;
+    return rc == 0 ? judge_rest_of_rank(j) : rc;
 }
 
 int tg__sites_judge(const struct tg__rank *rank, struct tg__places *places,
                     const struct tg__own *own, uint64_t min_bytes_per_step,
                     struct tg__judged *judged) {
-    struct judge j = {rank, places, own, (double)min_bytes_per_step, judged, NULL, NULL};
+    size_t width = rank->points + 2;
     struct row *rows = calloc(rank->stacks.count + 1, sizeof *rows);
+    uint64_t *bytes = calloc(width, sizeof *bytes);
+    struct tg__held *sums = calloc(3 * width, sizeof *sums);
     int rc;
 
     memset(judged, 0, sizeof *judged);
     tg__vec_init(&judged->sites, sizeof(struct tg__site), NULL);
-    j.bytes = calloc(rank->points + 1, sizeof *j.bytes);
-    j.rest = calloc(rank->points + 2, sizeof *j.rest);
-    if (rows == NULL || j.bytes == NULL || j.rest == NULL) {
+    if (rows == NULL || bytes == NULL || sums == NULL) {
         rc = tg__fail_memory();
-        goto free_room;
+    } else {
+        struct judge j = {rank, places, own, (double)min_bytes_per_step, judged, bytes,
+                          sums, sums + width, sums + 2 * width, NULL};
+        rc = judge_lines(&j, rows, rank->stacks.count);
     }
-    rc = judge_lines(&j, rows, rank->stacks.count);
-    if (rc == 0)
-        rc = judge_rest_of_rank(&j);
-free_room:
     free(rows);
-    free(j.bytes);
-    free(j.rest);
+    free(bytes);
+    free(sums);
     return rc;
 }
 

@@ -27,7 +27,8 @@ struct tg__site {
 /* The judged rank. */
 struct tg__judged {
     struct tg__vec sites; /* struct tg__site */
-    size_t small_growers; /* leaks below min_bytes_per_step */
+    size_t small_growers; /* lines that leak less than min_bytes_per_step */
+    size_t replacements;  /* growth that only replaces blocks older than the history */
     bool undecided;       /* something that may grow by min_bytes_per_step is not told */
 };
 

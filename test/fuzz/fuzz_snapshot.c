@@ -149,10 +149,10 @@ static void find_leaks(const struct tg_digest *digest) {
     static const char *const own[] = {"train", "^/work"};
     const struct tg_leak_params params = {own, 2, 1};
     const struct tg_leak_input inputs[] = {
-        {digest, 0, 100, 1, 1, 0, 0},
-        {digest, 0, 100, 2, 2, 0, 0},
-        {digest, -1, -1, -1, -1, 0, 0},
-        {digest, 1, 101, 3, 4, 1, 1},
+        {digest, 0, 100, 1, 1, 0, 0, 0},
+        {digest, 0, 100, 2, 2, 0, 0, 0},
+        {digest, -1, -1, -1, -1, 0, 0, 0},
+        {digest, 1, 101, 3, 4, 1, 1, 7},
     };
 
     for (size_t count = 1; count <= 4; count += 3) {

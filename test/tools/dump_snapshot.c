@@ -206,7 +206,7 @@ static int try_spoilt(const void *data, size_t size, size_t *read, size_t *refus
     }
     ++*read;
     if (tg_digest_make(snapshot, NULL, &digest) == 0) {
-        struct tg_leak_input input = {digest, -1, -1, -1, -1, 0, 0};
+        struct tg_leak_input input = {digest, -1, -1, -1, -1, 0, 0, 0};
         struct tg_leak_params params = {0};
         if (tg_leaks_find(&input, 1, &params, &leaks) == 0)
             tg_leaks_close(leaks);

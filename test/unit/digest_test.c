@@ -12,7 +12,7 @@
 
 /* The answer for one file whose name says nothing. */
 static struct tg_leaks *find_in(struct tg_digest *digest) {
-    struct tg_leak_input input = {digest, -1, -1, -1, -1, 0, 0};
+    struct tg_leak_input input = {digest, -1, -1, -1, -1, 0, 0, 0};
     struct tg_leak_params params = {0};
     struct tg_leaks *leaks;
 

@@ -25,7 +25,7 @@ static void run_add(struct run *run, struct world *w, int64_t rank, int64_t step
     ck_assert_uint_lt(run->count, MANY);
     run->digests[run->count] = world_digest(w, NULL);
     run->inputs[run->count] = (struct tg_leak_input){
-        run->digests[run->count], rank, 4000 + rank, step, step, 0, 0};
+        run->digests[run->count], rank, 4000 + rank, step, step, 0, 0, 0};
     run->count++;
 }
 
