@@ -347,7 +347,7 @@ static int judge_rest_of_rank(struct judge *j) {
     struct tg__site site = {0};
     struct tg_growth growth;
     double swing_bytes, span = steps_since(j, 0);
-    int rc = judge_held(j, j->rest, &growth);
+    int rc = judge_growth(j, j->rest, &growth);
 
     if (rc != 0)
         return rc;

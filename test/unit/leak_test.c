@@ -491,8 +491,190 @@ START_TEST(the_answer_owns_what_it_says) {
 }
 END_TEST
 
+/* ---- what a review found ---- */
+
+/* A full buffer of eight blocks; each step renews one. */
+static void renew(struct world *w, size_t *oldest, int steps) {
+    for (int i = 0; i < steps; i++) {
+        world_touch(w, 10, 3 * MIB);
+        world_alloc(w, 20, 8 * MIB);
+        world_drop(w, (*oldest)++);
+        world_span(w, "Optimizer.step#AdamW.step");
+    }
+}
+
+/* Who allocated a block that is older than the history is not known when it is freed: the line that
+ * replaces it grows, and the buffer does not. */
+START_TEST(a_buffer_older_than_the_history_is_no_leak) {
+    struct world *w = world_new();
+    struct run run = {0};
+    size_t oldest = 0;
+
+    for (int i = 0; i < 40; i++)
+        world_alloc(w, 20, 8 * MIB);
+    world_forget(w);
+    renew(w, &oldest, 8);
+    run_add(&run, w, 0, 1);
+    run_find(&run);
+    ck_assert_int_eq(run.summary.verdict, TG_VERDICT_UNKNOWN);
+    ck_assert_uint_eq(run.summary.sites[TG_LIST_LEAKS], 0);
+    ck_assert_ptr_nonnull(strstr(tg_leaks_note(run.leaks, 0), "older than the recording"));
+    run_free(&run);
+    world_free(w);
+}
+END_TEST
+
+START_TEST(steps_inside_many_files_all_count) {
+    struct world *w = world_new();
+    struct run run = {0};
+
+    world_alloc(w, 5, MIB);
+    for (int64_t file = 0; file < 3; file++) {
+        for (int i = 0; i < 4; i++) {
+            step(w, 20, MIB);
+            world_span(w, "Optimizer.step#AdamW.step");
+        }
+        run_add(&run, w, 0, 4 * file + 4);
+        run.inputs[file].first_step = 4 * file + 1;
+        world_forget(w);
+    }
+    run_find(&run);
+    expect_leak(&run, "app.py:20 f", MIB);
+    ck_assert_int_eq(run.summary.step_source, TG_STEPS_OPTIMIZER);
+    ck_assert_uint_eq(run.summary.steps, 12);
+    ck_assert_int_eq(run.summary.last_step, 12);
+    run_free(&run);
+    world_free(w);
+}
+END_TEST
+
+START_TEST(little_growth_at_many_lines_adds_up) {
+    struct world *w = world_new();
+    struct run run = {0};
+
+    for (int64_t t = 1; t <= 6; t++) {
+        for (int line = 20; line < 30; line++)
+            step(w, line, 8192);
+        run_add(&run, w, 0, t);
+        world_forget(w);
+    }
+    run_find(&run);
+    expect_leak(&run, "(spread over many places)", 81920);
+    ck_assert_uint_eq(leak(&run, 0)->stack_count, 0);
+    run_free(&run);
+    world_free(w);
+}
+END_TEST
+
+START_TEST(blocks_have_the_rate_of_bytes) {
+    struct world *w = world_new();
+    struct run run = {0};
+
+    for (int64_t t = 1; t <= 16; t++) {
+        step(w, 20, t % 4 == 0 ? 40 * MIB : 0);
+        run_add(&run, w, 0, t);
+        world_forget(w);
+    }
+    run_find(&run);
+    expect_leak(&run, "app.py:20 f", 10 * MIB);
+    ck_assert_double_eq_tol(leak(&run, 0)->blocks_per_step, 0.25, 1e-9);
+    run_free(&run);
+    world_free(w);
+}
+END_TEST
+
+/* No step in the names, and the same time: neither is a restart of the other. */
+START_TEST(processes_of_the_same_time_live_side_by_side) {
+    struct run run = {0};
+
+    run_rank(&run, 0, 1, 4, 20, MIB);
+    run_rank(&run, 0, 1, 4, 21, 2 * MIB);
+    for (size_t i = 0; i < run.count; i++) {
+        run.inputs[i].first_step = run.inputs[i].last_step = -1;
+        run.inputs[i].pid = i < 4 ? 12 : 13;
+    }
+    run_find(&run);
+    ck_assert_uint_eq(run.summary.ranks, 2);
+    ck_assert_uint_eq(run.summary.notes, 0);
+    ck_assert_uint_eq(run.summary.sites[TG_LIST_LEAKS], 2);
+    ck_assert_uint_eq(leak(&run, 0)->rank_count, 1);
+    run_free(&run);
+}
+END_TEST
+
+START_TEST(runs_are_judged_each_by_itself) {
+    struct run run = {0};
+
+    run_rank(&run, -1, 1, 5, 20, MIB);
+    run_rank(&run, -1, 1, 5, 20, 0);
+    for (size_t i = 0; i < run.count; i++) {
+        run.inputs[i].pid = -1;
+        run.inputs[i].run = i < 5 ? 0 : 1;
+    }
+    run_find(&run);
+    ck_assert_uint_eq(run.summary.ranks, 2);
+    ck_assert_int_eq(tg_leaks_rank(run.leaks, 0)->verdict, TG_VERDICT_LEAK);
+    ck_assert_int_eq(tg_leaks_rank(run.leaks, 1)->verdict, TG_VERDICT_NONE);
+    expect_leak(&run, "app.py:20 f", MIB);
+    run_free(&run);
+}
+END_TEST
+
+START_TEST(a_file_without_step_has_no_place_among_others) {
+    struct run run = {0};
+
+    run_rank(&run, 0, 1, 6, 20, MIB);
+    run.inputs[5].first_step = run.inputs[5].last_step = -1;
+    run_find(&run);
+    expect_leak(&run, "app.py:20 f", MIB);
+    ck_assert_uint_eq(run.summary.steps, 5);
+    ck_assert_str_eq(tg_leaks_note(run.leaks, 0),
+                     "rank 0: 1 file is left out: no step in the name, unlike the others");
+    run_free(&run);
+}
+END_TEST
+
+/* One history seen twice: the second file holds all that the first does. */
+START_TEST(of_two_histories_that_overlap_the_longer_counts) {
+    struct world *w = world_new();
+    struct run run = {0};
+
+    for (int64_t t = 1; t <= 8; t++) {
+        step(w, 20, MIB);
+        world_span(w, "Optimizer.step#AdamW.step");
+        if (t % 4 == 0) {
+            run_add(&run, w, 0, -1);
+        }
+    }
+    run_find(&run);
+    expect_leak(&run, "app.py:20 f", MIB);
+    ck_assert_uint_eq(run.summary.steps, 8);
+    run_free(&run);
+    world_free(w);
+}
+END_TEST
+
+START_TEST(wrong_patterns_are_refused) {
+    const char *const none[] = {NULL};
+    struct run run = {0};
+
+    run_rank(&run, 0, 1, 3, 20, MIB);
+    run.params.own_count = 1;
+    ck_assert_int_eq(tg_leaks_find(run.inputs, run.count, &run.params, &run.leaks), -EINVAL);
+    run.params.own = none;
+    ck_assert_int_eq(tg_leaks_find(run.inputs, run.count, &run.params, &run.leaks), -EINVAL);
+    ck_assert_ptr_null(run.leaks);
+    run_free(&run);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
+        a_buffer_older_than_the_history_is_no_leak, steps_inside_many_files_all_count,
+        little_growth_at_many_lines_adds_up, blocks_have_the_rate_of_bytes,
+        processes_of_the_same_time_live_side_by_side, runs_are_judged_each_by_itself,
+        a_file_without_step_has_no_place_among_others,
+        of_two_histories_that_overlap_the_longer_counts, wrong_patterns_are_refused,
         a_file_a_step, the_order_of_files_does_not_matter,
         files_without_steps_are_ordered_by_time, only_some_steps_were_written,
         a_file_may_hold_several_steps, histories_may_overlap,

@@ -101,6 +101,58 @@ START_TEST(offset_and_scale) {
 }
 END_TEST
 
+/* A sawtooth of any period, seen for any time: no leak, and told once it was seen three times. Within
+ * its first rise it is what a leak is: that is left out. */
+START_TEST(sawteeth) {
+    enum { LENGTH_MAX = 60 };
+    size_t period = (size_t)_i;
+
+    for (size_t phase = 0; phase < period; phase++) {
+        for (size_t count = period - phase + 1; count <= LENGTH_MAX; count++) {
+            uint64_t bytes[LENGTH_MAX];
+            struct tg_growth growth;
+            for (size_t i = 0; i < count; i++)
+                bytes[i] = ((i + phase) % period) * (uint64_t)(50 * MIB);
+            ck_assert_int_eq(tg_series_judge(bytes, NULL, count, &growth), 0);
+            ck_assert_msg(growth.kind != TG_GROWTH_LEAK, "period %zu, phase %zu, %zu points",
+                          period, phase, count);
+            if (count >= 3 * period)
+                ck_assert_msg(growth.kind == TG_GROWTH_TIDES, "period %zu, phase %zu, %zu points",
+                              period, phase, count);
+        }
+    }
+}
+END_TEST
+
+/* The same with a floor that rises: a leak once it was seen three times. */
+START_TEST(rising_sawteeth) {
+    enum { LENGTH_MAX = 60 };
+    size_t period = (size_t)_i;
+
+    for (size_t count = 3 * period; count <= LENGTH_MAX; count++) {
+        uint64_t bytes[LENGTH_MAX];
+        struct tg_growth growth;
+        for (size_t i = 0; i < count; i++)
+            bytes[i] = (i % period) * (uint64_t)(50 * MIB) + i / period * (uint64_t)(30 * MIB);
+        ck_assert_int_eq(tg_series_judge(bytes, NULL, count, &growth), 0);
+        ck_assert_msg(growth.kind == TG_GROWTH_LEAK, "period %zu, %zu points: %d", period, count,
+                      growth.kind);
+        ck_assert_double_eq_tol(growth.bytes_per_step / MIB, 30.0 / (double)period, 0.6);
+    }
+}
+END_TEST
+
+/* Too large for a double to tell apart. */
+START_TEST(large_step_numbers) {
+    const uint64_t first = UINT64_C(1) << 60;
+    const uint64_t steps[] = {first, first + 1, first + 2, first + 3}, bytes[] = {1, 2, 3, 4};
+    struct tg_growth growth;
+
+    ck_assert_int_eq(tg_series_judge(bytes, steps, 4, &growth), 0);
+    ck_assert_int_eq(growth.kind, TG_GROWTH_LEAK);
+}
+END_TEST
+
 START_TEST(missing_steps) {
     const uint64_t steps[] = {1, 2, 5, 6, 10}, bytes[] = {100, 200, 500, 600, 1000};
     struct tg_growth growth;
@@ -158,6 +210,9 @@ int main(void) {
 
     tcase_add_loop_test(cases, each_row, 0, sizeof rows / sizeof rows[0]);
     tcase_add_loop_test(cases, offset_and_scale, 0, sizeof rows / sizeof rows[0]);
+    tcase_add_loop_test(cases, sawteeth, 2, 15);
+    tcase_add_loop_test(cases, rising_sawteeth, 2, 13);
+    tcase_add_test(cases, large_step_numbers);
     tcase_add_test(cases, missing_steps);
     tcase_add_test(cases, first_point_and_points_grown);
     tcase_add_test(cases, long_series);
