@@ -55,20 +55,25 @@ static void add_device(struct tg_digest_info *info, struct tg_digest *digest,
 /* From differences between samples to what was held at each. */
 static void sum_up(struct tg_digest *digest) {
     struct tg__held *held = digest->held.items;
+    struct tg__held *old = digest->old.items;
 
     for (size_t i = 1; i < digest->held.count; i++) {
-        if (i % digest->samples == 0)
-            continue;
-        tg__held_add(&held[i], held[i - 1]);
+        if (i % digest->samples != 0)
+            tg__held_add(&held[i], held[i - 1]);
     }
+    for (size_t i = 1; i < digest->samples; i++)
+        tg__held_add(&old[i], old[i - 1]);
 }
 
 static int replay_devices(const struct tg_snapshot *s, const struct tg__steps *steps,
                           struct tg_digest *digest) {
     size_t devices = device_count(s), *positions;
     struct tg__map rows;
-    int rc = 0;
+    void *old;
+    int rc = tg__vec_extend(&digest->old, digest->samples, &old);
 
+    if (rc != 0)
+        return rc;
     positions = calloc(digest->samples, sizeof *positions);
     if (positions == NULL)
         return tg__fail_memory();
@@ -150,6 +155,7 @@ int tg_digest_make(const struct tg_snapshot *snapshot, const char *step_mark,
     tg__vec_init(&made->stacks, sizeof(uint32_t), NULL);
     made->budget.left_bytes = HELD_BYTES_MAX;
     tg__vec_init(&made->held, sizeof(struct tg__held), &made->budget);
+    tg__vec_init(&made->old, sizeof(struct tg__held), &made->budget);
     rc = tg__places_init(&made->places, NULL, true);
     if (rc == 0)
         rc = fill(made, snapshot, step_mark);
@@ -166,6 +172,7 @@ void tg_digest_close(struct tg_digest *digest) {
         return;
     tg__vec_free(&digest->stacks);
     tg__vec_free(&digest->held);
+    tg__vec_free(&digest->old);
     tg__places_free(&digest->places);
     free(digest);
 }

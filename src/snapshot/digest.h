@@ -39,6 +39,8 @@ struct tg_digest {
     struct tg__places places; /* owns its texts */
     struct tg__vec stacks;    /* uint32_t: row to stack in places */
     struct tg__vec held;      /* struct tg__held, by row, then by sample */
+    struct tg__vec old;       /* struct tg__held by sample: blocks from before the history that are
+                                 freed in it; nobody knows their stacks */
     size_t samples;           /* steps + 2 */
     uint64_t last_step_peak_bytes; /* of live bytes within the last whole step, else of all */
 };

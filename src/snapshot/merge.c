@@ -189,8 +189,11 @@ static int rank_row(struct tg__rank *rank, struct tg__map *rows, uint32_t stack,
 static int copy_samples(struct tg__merge *merge, struct tg__rank *rank, struct tg__map *rows,
                         const struct tg_digest *digest, size_t from, size_t to, size_t count) {
     const uint32_t *stacks = digest->stacks.items;
+    const struct tg__held *old = digest->old.items;
     int rc = 0;
 
+    for (size_t i = 0; i < count; i++)
+        tg__held_add(&rank->old[to + i], old[from + i]);
     for (size_t i = 0; rc == 0 && i < digest->stacks.count; i++) {
         const struct tg__held *held = tg__digest_row(digest, i) + from;
         struct tg__held *into;
@@ -322,7 +325,8 @@ static int fill_rank(struct tg__merge *merge, struct tg__rank *rank, const struc
     rank->live_bytes = last->info.live_bytes;
     rank->peak_bytes = by_files ? last->info.peak_bytes : last->last_step_peak_bytes;
     rank->steps = calloc(rank->points, sizeof *rank->steps);
-    if (rank->steps == NULL)
+    rank->old = calloc(rank->points + 2, sizeof *rank->old);
+    if (rank->steps == NULL || rank->old == NULL)
         return tg__fail_memory();
     tg__map_init(&rows);
     rc = by_files ? series_of_files(merge, rank, g, &rows) : series_inside(merge, rank, g, &rows);
@@ -349,6 +353,7 @@ static int add_rank(struct tg__merge *merge, struct group *g) {
         tg__vec_free(&rank.stacks);
         tg__vec_free(&rank.held);
         free(rank.steps);
+        free(rank.old);
     }
     return rc;
 }
@@ -479,6 +484,7 @@ void tg__merge_free(struct tg__merge *merge) {
         tg__vec_free(&ranks[i].stacks);
         tg__vec_free(&ranks[i].held);
         free(ranks[i].steps);
+        free(ranks[i].old);
     }
     tg__vec_free(&merge->ranks);
     for (size_t i = 0; i < merge->notes.count; i++)

@@ -19,6 +19,7 @@ struct tg__rank {
     struct tg__vec stacks; /* uint32_t: row to stack of the common places */
     struct tg__vec held;   /* struct tg__held by row: before the first step, by point, at the end
                               of the last file */
+    struct tg__held *old;  /* as a row: the digests' blocks from before the history */
     uint64_t live_bytes, peak_bytes; /* of its last file */
 };
 

@@ -93,6 +93,7 @@ static int on_free(struct run *run, size_t index) {
     const struct tg_event *event = &run->events[index];
     uint32_t birth = tg__map_take(&run->open, event->addr);
     uint64_t size_bytes = tg__rounded(event->size_bytes);
+    struct tg__held *old;
 
     if (birth != UINT32_MAX) {
         run->running =
@@ -102,7 +103,10 @@ static int on_free(struct run *run, size_t index) {
     /* Allocated before the history began; by whom is not known. */
     run->before = tg__plus(run->before, (int64_t)size_bytes);
     run->running = tg__minus(run->running, (int64_t)size_bytes);
-    return add(run->replay, 0, size_bytes, 0, run->sample);
+    old = run->replay->digest->old.items;
+    tg__held_add(&old[0], (struct tg__held){(int64_t)size_bytes, 1});
+    tg__held_add(&old[run->sample], (struct tg__held){-(int64_t)size_bytes, -1});
+    return 0;
 }
 
 static void note_peak(struct run *run) {

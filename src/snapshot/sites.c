@@ -23,7 +23,6 @@ struct judge {
     struct tg__held *undecided; /* of the line at hand, */
     struct tg__held *growing;   /* its leaks, */
     struct tg__held *rest;      /* and what no line tells, of the whole rank */
-    const struct tg__held *old; /* the row of blocks without a stack; NULL: there is none */
 };
 
 /* ---- where ---------------------------------------------------------------------------------- */
@@ -125,18 +124,16 @@ static double steps_since(const struct judge *j, size_t point) {
 static bool replaces_old_blocks(const struct judge *j, const struct tg__held *held) {
     double grown = 0, replaced = 0;
 
-    if (j->old == NULL || j->rank->source == TG_STEPS_FILES)
-        return false;
     for (size_t i = 2; i <= j->rank->points; i++) {
         double up = (double)tg__minus(held[i].bytes, held[i - 1].bytes);
-        double down = (double)tg__minus(j->old[i - 1].bytes, j->old[i].bytes);
+        double down = (double)tg__minus(j->rank->old[i - 1].bytes, j->rank->old[i].bytes);
         if (up <= 0)
             continue;
         grown += up;
         if (down > 0)
             replaced += down < up ? down : up;
     }
-    return replaced >= grown / 2;
+    return replaced > 0 && replaced >= grown / 2;
 }
 
 /* Steady from the first point on, and larger than before the first step: made in that step. Still
@@ -370,8 +367,6 @@ static int judge_lines(struct judge *j, struct row *rows, size_t count) {
         uint32_t stack = ((const uint32_t *)j->rank->stacks.items)[i];
         rows[i].number = i;
         rc = name_place(j, stack, &rows[i].where, &rows[i].own_frame);
-        if (stack == 0)
-            j->old = tg__rank_row(j->rank, i);
     }
     if (rc == 0)
         qsort(rows, count, sizeof *rows, by_where);
@@ -400,7 +395,7 @@ int tg__sites_judge(const struct tg__rank *rank, struct tg__places *places,
         rc = tg__fail_memory();
     } else {
         struct judge j = {rank, places, own, (double)min_bytes_per_step, judged, bytes,
-                          sums, sums + width, sums + 2 * width, NULL};
+                          sums, sums + width, sums + 2 * width};
         rc = judge_lines(&j, rows, rank->stacks.count);
     }
     free(rows);
