@@ -204,8 +204,8 @@ struct tg_digest_info {
 /* Keeps what the leak search needs of a snapshot: live bytes and blocks by stack, at its end and at
  * each step found inside. The snapshot may be closed afterwards. step_mark names annotations or
  * user_metadata that begin a step (an exact name, or a prefix ended by '*'); NULL: by itself.
- * Errors: -ENOMEM, -EINVAL; TG_ELIMIT: places times steps beyond 512 MiB. Cost: about 50 ns
- * an event. */
+ * Errors: -ENOMEM, -EINVAL; TG_ELIMIT: places times steps beyond 64 MiB + 128 bytes an event
+ * and block. Cost: about 50 ns an event. */
 TG_API TG_MUST_USE int tg_digest_make(const struct tg_snapshot *snapshot, const char *step_mark,
                                       struct tg_digest **digest);
 TG_API void tg_digest_close(struct tg_digest *digest);

@@ -154,9 +154,10 @@ static void index_place(struct tg__index *index, struct tg__index_slot slot) {
 static int index_grow(struct tg__index *index) {
     struct tg__index old = *index;
     size_t size = old.slots == NULL ? 64 : (old.mask + 1) * 2;
-    size_t added_bytes = size * sizeof *index->slots - index_bytes(&old);
+    size_t bytes = size * sizeof *index->slots;
 
-    if (index->budget != NULL && index->budget->left_bytes < added_bytes)
+    /* Old and new are there together for a while: the whole new table must be to be had. */
+    if (index->budget != NULL && index->budget->left_bytes < bytes)
         return tg__fail(TG_ELIMIT, "it would take more memory than it is allowed");
     index->slots = malloc(size * sizeof *index->slots);
     if (index->slots == NULL) {
@@ -164,7 +165,7 @@ static int index_grow(struct tg__index *index) {
         return tg__fail_memory();
     }
     if (index->budget != NULL)
-        index->budget->left_bytes -= added_bytes;
+        index->budget->left_bytes -= bytes - index_bytes(&old);
     memset(index->slots, 0xff, size * sizeof *index->slots);
     index->mask = size - 1;
     for (size_t i = 0; old.slots != NULL && i <= old.mask; i++) {

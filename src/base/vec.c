@@ -42,7 +42,8 @@ int tg__vec_reserve(struct tg__vec *vec, size_t more) {
     if (capacity > SIZE_MAX / vec->item_bytes)
         return tg__fail(TG_ELIMIT, "too many items");
     added_bytes = (capacity - vec->capacity) * vec->item_bytes;
-    if (vec->budget != NULL && vec->budget->left_bytes < added_bytes)
+    /* Old and new may be there together for a while: the whole new array must be to be had. */
+    if (vec->budget != NULL && vec->budget->left_bytes < capacity * vec->item_bytes)
         return tg__fail(TG_ELIMIT, "it would take more memory than it is allowed");
     items = realloc(vec->items, capacity * vec->item_bytes);
     if (items == NULL)

@@ -10,7 +10,8 @@
 #include "snapshot/replay.h"
 #include "snapshot/steps.h"
 
-#define HELD_BYTES_MAX ((size_t)512 << 20)
+/* Places times steps, beside what the file itself accounts for. */
+#define HELD_BYTES_BASE ((size_t)64 << 20)
 
 static size_t device_count(const struct tg_snapshot *s) {
     const struct tg_segment *segments = s->segments.items;
@@ -38,7 +39,7 @@ static void place_samples(const struct tg_snapshot *s, const struct tg__steps *s
 static void add_device(struct tg_digest_info *info, struct tg_digest *digest,
                        const struct tg__replay *replay) {
     info->devices += replay->live_bytes > 0 || replay->peak_bytes > 0;
-    info->live_bytes += replay->live_bytes;
+    info->live_bytes = tg__sum(info->live_bytes, replay->live_bytes);
     /* A card is full for itself: the fullest one counts. */
     if (replay->peak_bytes > info->peak_bytes)
         info->peak_bytes = replay->peak_bytes;
@@ -95,10 +96,14 @@ static int replay_devices(const struct tg_snapshot *s, const struct tg__steps *s
 /* The rows name stacks of the snapshot, which may go: from here on they name our own copies. */
 static int own_stacks(const struct tg_snapshot *s, struct tg_digest *digest) {
     uint32_t *stacks = digest->stacks.items;
+    struct tg__map frames;
     int rc = 0;
 
+    tg__map_init(&frames);
     for (size_t row = 0; rc == 0 && row < digest->stacks.count; row++)
-        rc = tg__places_copy_stack(&digest->places, &s->places, stacks[row], &stacks[row]);
+        rc = tg__places_copy_stack(&digest->places, &s->places, &frames, stacks[row],
+                                   &stacks[row]);
+    tg__map_free(&frames);
     tg__places_settle(&digest->places);
     return rc;
 }
@@ -118,7 +123,7 @@ static void note_events(const struct tg_snapshot *s, struct tg_digest_info *info
             info->last_us = events[count - 1].time_us;
     }
     for (size_t i = 0; i < s->segments.count; i++)
-        info->reserved_bytes += segments[i].total_bytes;
+        info->reserved_bytes = tg__sum(info->reserved_bytes, segments[i].total_bytes);
 }
 
 static int fill(struct tg_digest *digest, const struct tg_snapshot *s, const char *mark) {
@@ -153,12 +158,16 @@ int tg_digest_make(const struct tg_snapshot *snapshot, const char *step_mark,
     if (made == NULL)
         return tg__fail_memory();
     tg__vec_init(&made->stacks, sizeof(uint32_t), NULL);
-    made->budget.left_bytes = HELD_BYTES_MAX;
+    made->budget.left_bytes =
+        HELD_BYTES_BASE + 4 * (snapshot->events.count * sizeof(struct tg_event) +
+                               snapshot->blocks.count * sizeof(struct tg_block));
     tg__vec_init(&made->held, sizeof(struct tg__held), &made->budget);
     tg__vec_init(&made->old, sizeof(struct tg__held), &made->budget);
     rc = tg__places_init(&made->places, NULL, true);
     if (rc == 0)
         rc = fill(made, snapshot, step_mark);
+    if (rc == TG_ELIMIT)
+        tg__fail(rc, "too many places outlive a step, times %zu steps", made->info.steps);
     if (rc != 0) {
         tg_digest_close(made);
         return rc;

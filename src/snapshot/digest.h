@@ -24,6 +24,11 @@ static inline int64_t tg__minus(int64_t a, int64_t b) {
     return (int64_t)((uint64_t)a - (uint64_t)b);
 }
 
+/* The same without sign: at the most all there can be. */
+static inline uint64_t tg__sum(uint64_t a, uint64_t b) {
+    return a + b < a ? UINT64_MAX : a + b;
+}
+
 static inline uint64_t tg__not_negative(int64_t n) {
     return n > 0 ? (uint64_t)n : 0;
 }

@@ -99,7 +99,7 @@ static int add_rank(struct tg_leaks *leaks, struct tg__map *known_rows,
     return rc != 0 ? rc : tg__vec_push(&leaks->ranks, &row);
 }
 
-static int judge_ranks(struct tg_leaks *leaks, const struct tg__own *own, uint64_t min_bytes) {
+static int judge_ranks(struct tg_leaks *leaks, struct tg__own *own, uint64_t min_bytes) {
     const struct tg__rank *ranks = leaks->merge.ranks.items;
     struct tg__map known_rows;
     int rc = 0;
@@ -263,7 +263,7 @@ static int check_inputs(const struct tg_leak_input *inputs, size_t count) {
 }
 
 static int fill(struct tg_leaks *leaks, const struct tg_leak_input *inputs, size_t count,
-                const struct tg__own *own, uint64_t min_bytes) {
+                struct tg__own *own, uint64_t min_bytes) {
     int rc = tg__merge_make(&leaks->merge, inputs, count);
 
     if (rc == 0)

@@ -14,7 +14,7 @@
 #define FILES_AS_POINTS_MIN 3
 
 /* Of all ranks together. */
-#define HELD_BYTES_MAX ((size_t)2 << 30)
+#define HELD_BYTES_MAX ((size_t)1 << 30)
 
 /* The files of one rank while they are sorted out. */
 struct group {
@@ -185,31 +185,40 @@ static int rank_row(struct tg__rank *rank, struct tg__map *rows, uint32_t stack,
     return rc;
 }
 
-/* Copies sample `from` of a digest to column `to` of the rank, `count` of them. */
+/* Adds one row of a digest, from its sample on, to columns of the rank. Adds, since stacks that differ
+ * in the file may be one here. */
+static int copy_row(struct tg__rank *rank, struct tg__map *rows, uint32_t stack,
+                    const struct tg__held *held, size_t to, size_t count) {
+    struct tg__held *into;
+    size_t row;
+    int rc = rank_row(rank, rows, stack, &row);
+
+    if (rc != 0)
+        return rc;
+    into = (struct tg__held *)rank->held.items + row * (rank->points + 2) + to;
+    for (size_t i = 0; i < count; i++)
+        tg__held_add(&into[i], held[i]);
+    return 0;
+}
+
+/* Copies `count` samples of a digest, `from` on, to columns of the rank, `to` on. */
 static int copy_samples(struct tg__merge *merge, struct tg__rank *rank, struct tg__map *rows,
                         const struct tg_digest *digest, size_t from, size_t to, size_t count) {
     const uint32_t *stacks = digest->stacks.items;
     const struct tg__held *old = digest->old.items;
+    struct tg__map frames;
+    uint32_t stack;
     int rc = 0;
 
     for (size_t i = 0; i < count; i++)
         tg__held_add(&rank->old[to + i], old[from + i]);
+    tg__map_init(&frames);
     for (size_t i = 0; rc == 0 && i < digest->stacks.count; i++) {
-        const struct tg__held *held = tg__digest_row(digest, i) + from;
-        struct tg__held *into;
-        uint32_t stack;
-        size_t row;
-        rc = tg__places_copy_stack(&merge->places, &digest->places, stacks[i], &stack);
+        rc = tg__places_copy_stack(&merge->places, &digest->places, &frames, stacks[i], &stack);
         if (rc == 0)
-            rc = rank_row(rank, rows, stack, &row);
-        if (rc != 0)
-            break;
-        into = (struct tg__held *)rank->held.items + row * (rank->points + 2) + to;
-        /* Summed: stacks that differ in the file may be one here. */
-        for (size_t j = 0; j < count; j++) {
-            tg__held_add(&into[j], held[j]);
-        }
+            rc = copy_row(rank, rows, stack, tg__digest_row(digest, i) + from, to, count);
     }
+    tg__map_free(&frames);
     return rc;
 }
 
@@ -358,6 +367,18 @@ static int add_rank(struct tg__merge *merge, struct group *g) {
     return rc;
 }
 
+/* One rank with too many places must not cost the others their answer. */
+static int add_or_leave_out(struct tg__merge *merge, struct group *g) {
+    int64_t rank = g->files[0]->rank;
+    int rc = add_rank(merge, g);
+
+    if (rc != TG_ELIMIT)
+        return rc;
+    if (rank < 0)
+        return tg__note(g->notes, "left out: too many places times steps");
+    return tg__note(g->notes, "rank %" PRId64 " is left out: too many places times steps", rank);
+}
+
 /* ---- processes ------------------------------------------------------------------------------ */
 
 static bool shares_a_step(const struct group *a, const struct group *b) {
@@ -408,8 +429,8 @@ static bool lived_longer(const struct group *a, const struct group *b) {
 
 /* Puts one more process of a rank beside those known, or in the place of one, or leaves it out. A
  * process that took over at a later time is a restart, whose memory began anew: of the two the
- * longer life is judged. */
-static int add_process(struct group *processes, size_t *count, const struct group *process) {
+ * longer life is judged. Returns how many files are left out. */
+static size_t add_process(struct group *processes, size_t *count, const struct group *process) {
     for (size_t i = 0; i < *count; i++) {
         struct group left_out = *process;
         if (side_by_side(&processes[i], process))
@@ -418,9 +439,7 @@ static int add_process(struct group *processes, size_t *count, const struct grou
             left_out = processes[i];
             processes[i] = *process;
         }
-        return tg__note(process->notes, "restarted: %zu %s of pid %" PRId64 " left out",
-                        left_out.count, left_out.count == 1 ? "file is" : "files are",
-                        left_out.files[0]->pid);
+        return left_out.count;
     }
     processes[(*count)++] = *process;
     return 0;
@@ -430,21 +449,24 @@ static int add_process(struct group *processes, size_t *count, const struct grou
  * is a rank of its own. */
 static int add_processes(struct tg__merge *merge, struct group *all) {
     struct group *processes = calloc(all->count, sizeof *processes);
-    size_t count = 0;
+    size_t count = 0, left_out = 0;
     int rc = 0;
 
     if (processes == NULL)
         return tg__fail_memory();
-    for (size_t i = 0; rc == 0 && i < all->count;) {
+    for (size_t i = 0; i < all->count;) {
         struct group process = {all->files + i, 0, all->notes};
         while (i < all->count && all->files[i]->pid == process.files[0]->pid) {
             process.count++;
             i++;
         }
-        rc = add_process(processes, &count, &process);
+        left_out += add_process(processes, &count, &process);
     }
+    if (left_out > 0)
+        rc = tg__note(all->notes, "restarted: %zu %s of shorter-lived processes left out", left_out,
+                      left_out == 1 ? "file is" : "files are");
     for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = add_rank(merge, &processes[i]);
+        rc = add_or_leave_out(merge, &processes[i]);
     free(processes);
     return rc;
 }
@@ -474,6 +496,8 @@ int tg__merge_make(struct tg__merge *merge, const struct tg_leak_input *inputs, 
         rc = add_processes(merge, &rank);
     }
     free(files);
+    if (rc == 0 && merge->ranks.count == 0)
+        rc = tg__fail(TG_ELIMIT, "too many places times steps");
     return rc;
 }
 

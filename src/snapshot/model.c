@@ -9,8 +9,6 @@
 #include "base/error.h"
 #include "snapshot/record.h"
 
-#define STACK_FRAMES_MAX 8192
-
 /* What is in a list, when all of it is of one kind; NO_OBJECT: plain values, a run of items. */
 struct tg__list {
     enum tg__kind kind;
@@ -167,7 +165,7 @@ int tg__builder_set(struct tg__builder *b, uint64_t dict, const uint64_t *pairs,
     case TG__STACK:
         return tg__fail(TG_EFORMAT, "items are set on something that is not a dictionary");
     default:
-        return tg__fail(TG_EFORMAT, "a dictionary grows after its keys told what it is");
+        return tg__fail(TG_EFORMAT, "a dictionary grows after it was told, or put somewhere");
     }
 }
 
@@ -176,12 +174,17 @@ static int settle(struct tg__builder *b, uint64_t value) {
     const struct tg__range *range;
     const uint64_t *pairs;
     bool told;
+    int rc;
 
     if (tg__kind(b, value) != TG__DICT)
         return 0;
     range = &((const struct tg__range *)b->dicts.items)[tg__object_number(b, value)];
     pairs = (const uint64_t *)b->items.items + range->first;
-    return make_record(b, value, pairs, range->count / 2, &told);
+    rc = make_record(b, value, pairs, range->count / 2, &told);
+    /* Once, however often it is put somewhere. */
+    if (rc == 0 && !told)
+        become(b, value, TG__PLAIN_DICT, 0);
+    return rc;
 }
 
 int tg__builder_stack(struct tg__builder *b, uint64_t list, const uint32_t *frames,
@@ -201,10 +204,11 @@ static int append_frames(struct tg__builder *b, uint64_t list, const uint64_t *v
     size_t known;
     int rc;
 
-    /* Grown piece by piece each piece costs the whole: not without end. */
+    /* Grown piece by piece, each piece costs the whole: not without end. */
     tg__places_stack(&b->snapshot->places, base, &known);
-    if (known + count > STACK_FRAMES_MAX)
-        return tg__fail(TG_ELIMIT, "a stack of more than %d frames", STACK_FRAMES_MAX);
+    if (known > b->regrown_left)
+        return tg__fail(TG_ELIMIT, "stacks grow by single frames");
+    b->regrown_left -= known;
     b->scratch.count = 0;
     rc = tg__vec_room(&b->scratch, count);
     if (rc != 0)

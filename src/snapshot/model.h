@@ -25,6 +25,7 @@ struct tg__builder {
     struct tg__vec histories; /* struct tg__history, of the blocks of torch 2.0 */
     struct tg__vec scratch; /* uint32_t: the frames of the stack at hand */
     uint64_t segments, traces, annotations; /* the top dictionary's values */
+    size_t regrown_left;   /* frames that may be taken again because their stack grew */
     uint32_t blocks_taken; /* blocks below this number belong to a segment */
 };
 

@@ -22,11 +22,16 @@ int tg__own_init(struct tg__own *own, const char *const *patterns, size_t count)
     char reason[100];
 
     own->count = 0;
+    tg__map_init(&own->files);
     own->patterns = calloc(count > 0 ? count : 1, sizeof *own->patterns);
     if (own->patterns == NULL)
         return tg__fail_memory();
     for (size_t i = 0; i < count; i++) {
         int code = regcomp(&own->patterns[i], patterns[i], REG_EXTENDED | REG_NOSUB);
+        if (code == REG_ESPACE) {
+            tg__own_free(own);
+            return tg__fail_memory();
+        }
         if (code != 0) {
             regerror(code, &own->patterns[i], reason, sizeof reason);
             tg__own_free(own);
@@ -41,6 +46,7 @@ void tg__own_free(struct tg__own *own) {
     for (size_t i = 0; i < own->count; i++)
         regfree(&own->patterns[i]);
     free(own->patterns);
+    tg__map_free(&own->files);
     own->patterns = NULL;
     own->count = 0;
 }
@@ -120,21 +126,43 @@ static bool is_own(const char *file) {
     return !is_python(file) && !is_checkout(file) && strstr(file, "torchinductor_") == NULL;
 }
 
-static bool matches(const struct tg__own *own, const char *file) {
-    for (size_t i = 0; i < own->count; i++) {
-        if (regexec(&own->patterns[i], file, 0, NULL, 0) == 0)
-            return true;
+static int matches(const struct tg__own *own, const char *file, bool *found) {
+    *found = false;
+    for (size_t i = 0; !*found && i < own->count; i++) {
+        int code = regexec(&own->patterns[i], file, 0, NULL, 0);
+        if (code != 0 && code != REG_NOMATCH)
+            return tg__fail_memory();
+        *found = code == 0;
     }
-    return false;
+    return 0;
 }
 
-size_t tg__own_frame(const struct tg__own *own, const struct tg__places *places,
-                     const uint32_t *frames, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        const struct tg_frame *frame = tg__places_frame(places, frames[i]);
-        const char *file = tg__places_text(places, frame->file).bytes;
-        if (own->count > 0 ? matches(own, file) : is_own(file))
-            return i;
+/* Asked of each file once: the same few are in every stack. */
+static int is_own_file(struct tg__own *own, const struct tg__places *places, uint32_t text,
+                       bool *found) {
+    const char *file = tg__places_text(places, text).bytes;
+    uint32_t known = tg__map_get(&own->files, text);
+    int rc = 0;
+
+    if (known != UINT32_MAX) {
+        *found = known != 0;
+        return 0;
     }
-    return count;
+    if (own->count > 0)
+        rc = matches(own, file, found);
+    else
+        *found = is_own(file);
+    return rc != 0 ? rc : tg__map_put(&own->files, text, *found);
+}
+
+int tg__own_frame(struct tg__own *own, const struct tg__places *places, const uint32_t *frames,
+                  size_t count, size_t *index) {
+    for (*index = 0; *index < count; ++*index) {
+        uint32_t file = tg__places_frame(places, frames[*index])->file;
+        bool found;
+        int rc = is_own_file(own, places, file, &found);
+        if (rc != 0 || found)
+            return rc;
+    }
+    return 0;
 }

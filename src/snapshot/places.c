@@ -197,22 +197,32 @@ static int copy_text(struct tg__places *to, const struct tg__places *from, uint3
     return tg__intern_text(to, t.bytes, t.length, number);
 }
 
-int tg__places_copy_stack(struct tg__places *to, const struct tg__places *from, uint32_t stack,
-                          uint32_t *number) {
+static int copy_frame(struct tg__places *to, const struct tg__places *from,
+                      struct tg__map *frames, uint32_t number, uint32_t *copied) {
+    struct tg_frame frame = *tg__places_frame(from, number);
+    int rc;
+
+    *copied = tg__map_get(frames, number);
+    if (*copied != UINT32_MAX)
+        return 0;
+    if ((rc = copy_text(to, from, frame.function, &frame.function)) != 0 ||
+        (rc = copy_text(to, from, frame.file, &frame.file)) != 0 ||
+        (rc = tg__intern_frame(to, &frame, copied)) != 0)
+        return rc;
+    return tg__map_put(frames, number, *copied);
+}
+
+int tg__places_copy_stack(struct tg__places *to, const struct tg__places *from,
+                          struct tg__map *frames, uint32_t stack, uint32_t *number) {
     size_t count;
-    const uint32_t *frames = tg__places_stack(from, stack, &count);
+    const uint32_t *original = tg__places_stack(from, stack, &count);
     struct tg__vec copied;
-    int rc = 0;
+    int rc;
 
     tg__vec_init(&copied, sizeof(uint32_t), NULL);
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        struct tg_frame frame = *tg__places_frame(from, frames[i]);
-        uint32_t interned;
-        if ((rc = copy_text(to, from, frame.function, &frame.function)) == 0 &&
-            (rc = copy_text(to, from, frame.file, &frame.file)) == 0 &&
-            (rc = tg__intern_frame(to, &frame, &interned)) == 0)
-            rc = tg__vec_push(&copied, &interned);
-    }
+    rc = tg__vec_reserve(&copied, count + 1);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = copy_frame(to, from, frames, original[i], (uint32_t *)copied.items + i);
     if (rc == 0)
         rc = tg__intern_stack(to, 0, copied.items, count, number);
     tg__vec_free(&copied);

@@ -51,9 +51,10 @@ int tg__intern_frame(struct tg__places *places, const struct tg_frame *frame, ui
 /* The frames of stack `base` (0: none) followed by `count` more. */
 int tg__intern_stack(struct tg__places *places, uint32_t base, const uint32_t *frames,
                      size_t count, uint32_t *number);
-/* The stack of other places that has the same content. */
-int tg__places_copy_stack(struct tg__places *to, const struct tg__places *from, uint32_t stack,
-                          uint32_t *number);
+/* The stack of other places that has the same content. `frames` remembers frame by frame what was
+ * copied from the same places before. */
+int tg__places_copy_stack(struct tg__places *to, const struct tg__places *from,
+                          struct tg__map *frames, uint32_t stack, uint32_t *number);
 
 static inline struct tg_text tg__places_text(const struct tg__places *places, uint32_t text) {
     assert(text < places->texts.items.count);

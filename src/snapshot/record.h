@@ -9,7 +9,8 @@
 enum tg__kind {
     TG__NO_OBJECT,
     TG__NEW_DICT,
-    TG__DICT,
+    TG__DICT,       /* pairs, not yet told */
+    TG__PLAIN_DICT, /* pairs that tell nothing: put somewhere, and looked at no more */
     TG__NEW_LIST,
     TG__LIST,
     TG__STACK,

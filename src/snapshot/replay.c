@@ -156,7 +156,7 @@ static int final_block(struct run *run, const struct tg_block *block) {
     size_t end = r->samples - 1;
     int rc;
 
-    r->live_bytes += block->size_bytes;
+    r->live_bytes = tg__sum(r->live_bytes, block->size_bytes);
     if (birth == UINT32_MAX) {
         run->before = tg__plus(run->before, (int64_t)size_bytes);
         return add(r, block->stack, size_bytes, 0, r->samples);

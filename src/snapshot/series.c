@@ -33,7 +33,8 @@
 #define TREND_Z_SQUARED 6.64   /* z > 2.58: one in a hundred, both sides */
 #define NOISE_POINTS_MIN 8     /* fewer are too few to call it noise */
 #define NOISE_Z_SQUARED 2.7    /* z < 1.64: one in ten, both sides */
-#define SLOPE_POINTS_MAX 400   /* Theil-Sen looks at all pairs */
+#define SLOPE_POINTS_MAX 100   /* Theil-Sen looks at all pairs */
+#define STEPS_SPAN_MAX (UINT64_C(1) << 40)
 
 struct points {
     const double *x, *t; /* live bytes; step numbers */
@@ -476,12 +477,13 @@ static int judge(const uint64_t *live_bytes, const uint64_t *steps, size_t count
     double *x = room, *t = room + count;
     struct rises r = {(size_t *)(room + 4 * count), room + 5 * count, 0};
     struct points p = {x, t, count, 0};
-    bool ever_falls = false;
+    bool ever_falls = false, far = steps == NULL || steps[count - 1] - steps[0] > STEPS_SPAN_MAX;
 
     for (size_t i = 0; i < count; i++) {
         x[i] = (double)live_bytes[i];
-        /* From the first on, and compared as they come: a double would round large numbers. */
-        t[i] = steps == NULL ? (double)i : (double)(steps[i] - steps[0]);
+        /* From the first on, and compared as they come: a double would round large numbers. Steps
+         * so far apart that their neighbours would fall together are not believed. */
+        t[i] = far ? (double)i : (double)(steps[i] - steps[0]);
         if (steps != NULL && i > 0 && steps[i] <= steps[i - 1])
             return tg__fail(-EINVAL, "tg_series_judge: steps do not ascend at point %zu", i);
     }

@@ -15,7 +15,7 @@
 struct judge {
     const struct tg__rank *rank;
     struct tg__places *places;
-    const struct tg__own *own;
+    struct tg__own *own;
     double min_bytes_per_step;
     struct tg__judged *judged;
     uint64_t *bytes; /* room for one series */
@@ -71,8 +71,10 @@ static int name_place(struct judge *j, uint32_t stack, uint32_t *where, uint32_t
     char text[WHERE_LENGTH_MAX];
     size_t count, own;
     const uint32_t *frames = tg__places_stack(j->places, stack, &count);
+    int rc = tg__own_frame(j->own, j->places, frames, count, &own);
 
-    own = tg__own_frame(j->own, j->places, frames, count);
+    if (rc != 0)
+        return rc;
     *own_frame = (uint32_t)own;
     if (count == 0) {
         snprintf(text, sizeof text, "(no stack recorded)");
@@ -381,7 +383,7 @@ static int judge_lines(struct judge *j, struct row *rows, size_t count) {
 }
 
 int tg__sites_judge(const struct tg__rank *rank, struct tg__places *places,
-                    const struct tg__own *own, uint64_t min_bytes_per_step,
+                    struct tg__own *own, uint64_t min_bytes_per_step,
                     struct tg__judged *judged) {
     size_t width = rank->points + 2;
     struct row *rows = calloc(rank->stacks.count + 1, sizeof *rows);

@@ -34,7 +34,7 @@ struct tg__judged {
 
 /* Errors: -ENOMEM. Free in any case. `places` gets the texts of `where`. */
 int tg__sites_judge(const struct tg__rank *rank, struct tg__places *places,
-                    const struct tg__own *own, uint64_t min_bytes_per_step,
+                    struct tg__own *own, uint64_t min_bytes_per_step,
                     struct tg__judged *judged);
 void tg__judged_free(struct tg__judged *judged);
 

@@ -543,6 +543,8 @@ int tg__unpickle(struct tg__builder *builder, const struct tg__pickle *pickle, s
                         .pass_at = pickle->passed != NULL ? PASS_BYTES : SIZE_MAX};
     int rc = check_start(data, pickle->size_bytes);
 
+    /* An honest writer's batches come near to one for each byte. */
+    builder->regrown_left = 16 * pickle->size_bytes + 65536;
     tg__vec_init(&m.stack, sizeof(uint64_t), budget);
     tg__vec_init(&m.marks, sizeof(uint32_t), budget);
     tg__vec_init(&m.memo, sizeof(uint32_t), budget);

@@ -184,12 +184,94 @@ START_TEST(refuses_patterns_without_one_group) {
 }
 END_TEST
 
+/* One run is what two paths have the same text for. */
+static void check_run(const char *path, const char *step_from, const char *rank_from,
+                      const char *expected) {
+    struct layout_patterns patterns = {0};
+    struct sentence why;
+    regex_t step, rank;
+    char key[400];
+
+    ck_assert_uint_lt(strlen(path) + 2, sizeof key);
+    if (step_from != NULL) {
+        ck_assert(layout_pattern_compile(step_from, &step, &why));
+        patterns.step = &step;
+    }
+    if (rank_from != NULL) {
+        ck_assert(layout_pattern_compile(rank_from, &rank, &why));
+        patterns.rank = &rank;
+    }
+    layout_run(path, &patterns, key);
+    ck_assert_msg(strcmp(key, expected) == 0, "%s: '%s', not '%s'", path, key, expected);
+    if (step_from != NULL)
+        regfree(&step);
+    if (rank_from != NULL)
+        regfree(&rank);
+}
+
+START_TEST(tells_runs_apart) {
+    static const char *const runs[][2] = {
+        {"mix/gpu0/iter_0001/snap.pickle", "mix/gpu0"},
+        {"mix/gpu1/iter_0002/snap.pickle", "mix/gpu1"},
+        {"mix/iter_0002/gpu1/snap.pickle", "mix/gpu1"},
+        {"/abs//./a/step3/x.pickle", "/abs/a"},
+        {"./step3/x.pickle", "."},
+        {"/step3/x.pickle", "/"},
+        {"runA_step5/x.pickle", "runA"},
+        {"a/global_step_10/actor/r.pickle", "a/actor"},
+        {"a/mem_step100.pickle", "a"},
+        {"a/step2_tests/mem_step100.pickle", "a/step2_tests"},
+        {"a/step2/mem_step100.pickle", "a/step2"},
+        {"a/b/x.pickle", "a/b"},
+        {"x.pickle", "."},
+        {"-", "."},
+        {"", "."},
+        /* Ranks and processes of one run. */
+        {"a/rank_3/Step_00012.pickle", "a/rank_#"},
+        {"a/rank_14/pid99_x/Step_00012.pickle", "a/rank_#/pid#_x"},
+        {"a/rank_3/step1/mem_rank_3.pickle", "a/rank_#"},
+        {"a/verl_rank1/step1/mem_rank0.pickle", "a/verl_rank1"},
+        {"a/node_rank1/step1/mem.pickle", "a/node_rank#"},
+        {"a/step10_rank3/x.pickle", "a"},
+        {"a/iteration_10_exit/rank0_memory_snapshot.pickle", "a"},
+    };
+
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++)
+        check_run(runs[i][0], NULL, NULL, runs[i][1]);
+}
+END_TEST
+
+START_TEST(knows_all_that_verl_writes_as_one_run) {
+    static const char *const paths[] = {
+        "p/step3/torch_memory_rank0_pid4711.pickle",
+        "p/steps3-8/torch_memory_rank1_pid2.pickle.xz",
+        "p/step4/post_update_step4_rank1_pid9.pickle",
+        "p/oom_20261101-101010-123456/torch_memory_oom_rank5_pid3.pickle",
+        "p/20261101-1010/torch_memory_rank0_pid4000.pickle",
+    };
+
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+        check_run(paths[i], NULL, NULL, "p");
+}
+END_TEST
+
+START_TEST(heeds_patterns_in_runs) {
+    check_run("a/ep-5-of-9/step3/x.pickle", "ep-([0-9]+)", NULL, "a/step3");
+    check_run("a/step3/ep5.pickle", "/ep([0-9]+)", NULL, "a/step3");
+    check_run("mix/gpu0/iter_1/x.pickle", NULL, "gpu([0-9]+)", "mix/gpu#");
+    check_run("mix/rank0/tp12/iter_1/x.pickle", NULL, "tp([0-9]+)", "mix/rank0/tp#");
+    check_run("mix/iter_1/x_tp12.pickle", NULL, "tp([0-9]+)", "mix");
+    check_run("mix/iter_1/x.pickle", "a([0-9]+)", "b([0-9]+)", "mix/iter_1");
+}
+END_TEST
+
 /* Families of up to four paths, in their order. */
 static void families(const char *const *paths, size_t count, int32_t *out) {
     struct layout layouts[4], *order[4];
 
     for (size_t i = 0; i < count; i++) {
         layout_read(paths[i], &layouts[i]);
+        layouts[i].run = strncmp(paths[i], "other/", 6) == 0;
         order[i] = &layouts[i];
     }
     layout_families(order, count);
@@ -202,6 +284,8 @@ START_TEST(tells_moments_of_a_step_apart) {
                                           "step2/before_rank0.pkl", "step2/after_rank0.pkl"};
     static const char *const names[] = {"step1/a_rank0.pkl", "step2/b_rank0.pkl",
                                         "step3/c_rank0.pkl"};
+    static const char *const runs[] = {"step1/a_rank0.pkl", "step2/a_rank0.pkl",
+                                       "other/step1/b_rank0.pkl"};
     static const char *const unnumbered[] = {"first.pkl", "second.pkl", "third.pkl"};
     static const char *const mixed[] = {"step1/torch_memory_rank0.pkl", "step1/x_rank0.pkl",
                                         "step1/y_rank0.pkl"};
@@ -212,6 +296,9 @@ START_TEST(tells_moments_of_a_step_apart) {
     ck_assert_int_eq(family[1], family[3]);
     ck_assert_int_ne(family[0], family[1]);
     families(names, 3, family);
+    ck_assert_int_eq(family[0], family[1]);
+    ck_assert_int_eq(family[1], family[2]);
+    families(runs, 3, family);
     ck_assert_int_eq(family[0], family[1]);
     ck_assert_int_eq(family[1], family[2]);
     families(unnumbered, 3, family);
@@ -234,13 +321,14 @@ START_TEST(reads_sizes) {
                 {"80GiB", (uint64_t)80 << 30},
                 {"80gib", (uint64_t)80 << 30},
                 {"80G", (uint64_t)80 << 30},
+                {"80Gi", (uint64_t)80 << 30},
                 {"80GB", 80000000000},
                 {"512 MiB", (uint64_t)512 << 20},
                 {"1.5k", 1536},
                 {".5MiB", 524288},
                 {"7B", 7}};
     static const char *const bad[] = {"",     "GiB",  "-1",   "+1",      "0x10",   "inf", "nan",
-                                      "1Zib", "1GiX", "1 2", "1e30GiB", "80 GiBs", " 1"};
+                                      "1Zib", "1GiX", "1i", "1 2", "1e30GiB", "80 GiBs", " 1"};
     uint64_t bytes;
 
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -249,6 +337,20 @@ START_TEST(reads_sizes) {
     }
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         ck_assert_msg(!size_read(bad[i], &bytes), "%s", bad[i]);
+}
+END_TEST
+
+START_TEST(writes_sizes_apart) {
+    struct figure low, high;
+
+    size_apart_figures(141 * 0x1p20, 141.1 * 0x1p20, &low, &high);
+    ck_assert_str_eq(low.text, "141.0 MiB");
+    ck_assert_str_eq(high.text, "141.1 MiB");
+    size_apart_figures(0x1p20, 141.1 * 0x1p20, &low, &high);
+    ck_assert_str_eq(low.text, "1.0 MiB");
+    ck_assert_str_eq(high.text, "141 MiB");
+    size_apart_figures(141 * 0x1p20, 141.001 * 0x1p20, &low, &high);
+    ck_assert_str_eq(high.text, "141.001 MiB");
 }
 END_TEST
 
@@ -285,9 +387,13 @@ int main(void) {
     tcase_add_test(paths, takes_steps_from_a_pattern);
     tcase_add_test(paths, takes_ranks_from_a_pattern);
     tcase_add_test(paths, refuses_patterns_without_one_group);
+    tcase_add_test(paths, tells_runs_apart);
+    tcase_add_test(paths, knows_all_that_verl_writes_as_one_run);
+    tcase_add_test(paths, heeds_patterns_in_runs);
     tcase_add_test(paths, tells_moments_of_a_step_apart);
     tcase_add_test(sizes, reads_sizes);
     tcase_add_test(sizes, writes_sizes);
+    tcase_add_test(sizes, writes_sizes_apart);
     suite_add_tcase(suite, paths);
     suite_add_tcase(suite, sizes);
     srunner_run_all(runner, CK_ENV);

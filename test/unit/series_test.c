@@ -101,8 +101,8 @@ START_TEST(offset_and_scale) {
 }
 END_TEST
 
-/* A sawtooth of any period, seen for any time: no leak, and told once it was seen three times. Within
- * its first rise it is what a leak is: that is left out. */
+/* A sawtooth of any period, seen for any time: no leak, and told once it was seen three times.
+ * Within its first rise it is what a leak is: that is left out. */
 START_TEST(sawteeth) {
     enum { LENGTH_MAX = 60 };
     size_t period = (size_t)_i;
