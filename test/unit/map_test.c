@@ -90,6 +90,27 @@ START_TEST(vec_keeps_to_its_budget) {
 }
 END_TEST
 
+/* While a table grows, its old and its new half are both there: both must fit. */
+START_TEST(growth_counts_both_halves) {
+    struct tg__budget budget = {1000};
+    struct tg__vec vec;
+    struct tg__index index;
+    uint64_t item = 0;
+
+    tg__vec_init(&vec, sizeof item, &budget);
+    while (tg__vec_push(&vec, &item) == 0)
+        item++;
+    ck_assert_uint_le(vec.capacity * sizeof item, 600);
+    tg__vec_free(&vec);
+    budget.left_bytes = 1600; /* 64 slots of 8 bytes, and then 128 beside them */
+    tg__index_init(&index, &budget);
+    for (uint32_t i = 0; i < 96; i++)
+        ck_assert_int_eq(tg__index_add(&index, i, i), 0);
+    ck_assert_int_eq(tg__index_add(&index, 96, 96), TG_ELIMIT);
+    tg__index_free(&index);
+}
+END_TEST
+
 START_TEST(index_keeps_to_its_budget) {
     struct tg__budget budget = {600};
     struct tg__index index;
@@ -127,6 +148,7 @@ int main(void) {
     tcase_add_test(cases, map_against_an_array);
     tcase_add_test(cases, index_finds_what_was_added);
     tcase_add_test(cases, vec_keeps_to_its_budget);
+    tcase_add_test(cases, growth_counts_both_halves);
     tcase_add_test(cases, index_keeps_to_its_budget);
     tcase_add_test(cases, errors_have_texts);
     suite_add_tcase(suite, cases);

@@ -2,6 +2,7 @@
 /* The opcode machine by hand-written pickles: what it reads, and what it refuses, and how. */
 #include <check.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <tidegate/error.h>
@@ -52,6 +53,10 @@ static const struct refusal refusals[] = {
     {PICKLE("\x80\x04](NNu."), TG_EFORMAT, "set on something that is not a dictionary"},
     {PICKLE(SNAPSHOT("}(" ACTION "X\x04\0\0\0sizeX\x01\0\0\0xu")), TG_EFORMAT,
      "'size' is not a 64-bit whole number"},
+    {PICKLE(SNAPSHOT("}(" ACTION "X\x04\0\0\0size\x8a\x08\0\0\0\0\0\0\0\x40u")), TG_EFORMAT,
+     "'size' is out of range"},
+    {PICKLE("\x80\x04]q\0(}K\1K\2sq\1h\1eh\1K\3K\4s."), TG_EFORMAT,
+     "a dictionary grows after it was told, or put somewhere"},
     {PICKLE(SNAPSHOT("}(" ACTION "X\x06\0\0\0frames}u")), TG_EFORMAT,
      "'frames' is not a list of frames"},
     {PICKLE(SNAPSHOT("}(" ACTION "X\x0b\0\0\0compile_contextK\x01u")), TG_EFORMAT, ""},
@@ -163,6 +168,73 @@ START_TEST(floods) {
 }
 END_TEST
 
+/* A dictionary of many pairs that tell nothing, put into a list again and again: looked at once, or
+ * this test runs into its time limit. */
+START_TEST(a_plain_dictionary_is_looked_at_once) {
+    enum { PAIRS = 20000, TIMES = 400000 };
+    static char bytes[16 + 4 * PAIRS + 2 * TIMES];
+    struct tg_snapshot *snapshot = NULL;
+    char *at = bytes;
+
+    at = (char *)memcpy(at, "\x80\x04](}q\0(", 8) + 8;
+    for (int i = 0; i < PAIRS; i++)
+        at = (char *)memcpy(at, "K\1K\1", 4) + 4;
+    *at++ = 'u';
+    for (int i = 0; i < TIMES; i++)
+        at = (char *)memcpy(at, "h\0", 2) + 2;
+    at = (char *)memcpy(at, "e.", 2) + 2;
+    ck_assert_int_eq(tg_snapshot_parse(bytes, (size_t)(at - bytes), &snapshot), TG_EFORMAT);
+}
+END_TEST
+
+/* The passed function hears of ascending offsets inside the data. */
+static void passed(void *argument, size_t until) {
+    size_t *last = argument;
+
+    ck_assert_uint_gt(until, *last);
+    *last = until;
+}
+
+START_TEST(whoever_maps_hears_how_far_it_is_read) {
+    enum { EVENTS = 400000 };
+    static const char head[] = "\x80\x02}(X\x08\0\0\0segments]X\x0d\0\0\0device_traces](](";
+    static const char event[] = "}(X\x06\0\0\0actionX\x05\0\0\0allocX\x04\0\0\0sizeK\1u";
+    size_t size_bytes = sizeof head - 1 + EVENTS * (sizeof event - 1) + 4, until = 0;
+    char *bytes = malloc(size_bytes), *at = bytes;
+    struct tg_snapshot *snapshot;
+    struct tg_snapshot_info info;
+
+    ck_assert_ptr_nonnull(bytes);
+    at = (char *)memcpy(at, head, sizeof head - 1) + sizeof head - 1;
+    for (int i = 0; i < EVENTS; i++)
+        at = (char *)memcpy(at, event, sizeof event - 1) + sizeof event - 1;
+    memcpy(at, "eeu.", 4);
+    ck_assert_int_eq(tg_snapshot_parse_mapped(bytes, size_bytes, passed, &until, &snapshot), 0);
+    ck_assert_uint_gt(until, size_bytes / 2);
+    ck_assert_uint_lt(until, size_bytes);
+    tg_snapshot_info(snapshot, &info);
+    ck_assert_uint_eq(info.events, EVENTS);
+    tg_snapshot_close(snapshot);
+    free(bytes);
+}
+END_TEST
+
+/* Numbers that no table has are answered as number 0 is. */
+START_TEST(numbers_out_of_range) {
+    static const char bytes[] = SNAPSHOT("}(" ACTION "X\x04\0\0\0sizeK\1u");
+    struct tg_snapshot *snapshot = parse(bytes, sizeof bytes - 1);
+    struct tg_context context;
+    size_t count = 7;
+
+    tg_snapshot_stack(snapshot, 1000, &count);
+    ck_assert_uint_eq(count, 0);
+    ck_assert_uint_eq(tg_snapshot_text(snapshot, UINT32_MAX).length, 0);
+    tg_snapshot_context(snapshot, UINT32_MAX, &context);
+    ck_assert_uint_eq(context.user_metadata.length, 0);
+    tg_snapshot_close(snapshot);
+}
+END_TEST
+
 START_TEST(wrong_calls) {
     struct tg_snapshot *snapshot = NULL;
     struct tg_digest *digest = NULL;
@@ -192,6 +264,9 @@ int main(void) {
     tcase_add_test(cases, piecemeal);
     tcase_add_test(cases, stacks_are_shared);
     tcase_add_loop_test(cases, floods, 0, 23);
+    tcase_add_test(cases, a_plain_dictionary_is_looked_at_once);
+    tcase_add_test(cases, whoever_maps_hears_how_far_it_is_read);
+    tcase_add_test(cases, numbers_out_of_range);
     tcase_add_test(cases, wrong_calls);
     suite_add_tcase(suite, cases);
     runner = srunner_create(suite);
