@@ -33,7 +33,6 @@ run:
 	@ninja -C $(BUILD) cli/tidegate >$(BUILD)/said.txt || { cat $(BUILD)/said.txt; exit 1; }
 	@echo '$$ tidegate leak $(data)/qwen_vl_leak_logits.pickle.xz'
 	@$(BUILD)/cli/tidegate leak $(data)/qwen_vl_leak_logits.pickle.xz
-	@echo
 	@echo '$$ tidegate leak $(data)/verl_logits'
 	@$(BUILD)/cli/tidegate leak $(data)/verl_logits
 

@@ -55,18 +55,22 @@ static const char *next_shown(const char **text, size_t *length) {
     return at;
 }
 
-char *clean_copy(const char *text) {
-    /* At worst every byte becomes a replacement. */
-    char *copy = malloc(strlen(text) * (sizeof replacement - 1) + 1);
+char *clean_copy(const char *text, size_t most) {
+    static const char rest[] = "...";
+    /* A character has four bytes at most, or becomes a replacement: at worst every byte does. */
+    size_t characters = strnlen(text, most);
+    char *copy = malloc(characters * 4 + sizeof rest);
     char *end = copy;
 
     if (copy == NULL)
         return NULL;
-    while (*text != '\0') {
-        size_t length;
-        const char *shown = next_shown(&text, &length);
+    for (size_t count = 0; *text != '\0'; count++) {
+        size_t length = sizeof rest - 1;
+        const char *shown = count == most ? rest : next_shown(&text, &length);
 
         memcpy(end, shown, length);
+        if (count == most)
+            text = "";
         end += length;
     }
     *end = '\0';

@@ -8,10 +8,11 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* The whole text, made harmless; the caller frees it. NULL: no memory. */
-char *clean_copy(const char *text);
+/* At most `most` characters of a text, made harmless; "..." stands for a longer rest. The caller
+ * frees it. NULL: no memory. */
+char *clean_copy(const char *text, size_t most);
 
-/* Prints at most `most` characters of a text, made harmless; "..." stands for a longer rest. */
+/* Prints the same. */
 void clean_print(FILE *out, const char *text, size_t most);
 
 #endif

@@ -11,7 +11,7 @@ static const char *const unit_names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB",
 
 enum { UNIT_COUNT = sizeof unit_names / sizeof unit_names[0] };
 
-/* What stands behind the number: K, KiB (1024) or KB (1000), and so on up to E. */
+/* What stands behind the number: K, Ki, KiB (1024) or KB (1000), and so on up to E. */
 static bool unit_read(const char *text, double *factor) {
     static const char letters[] = "kmgtpe";
     const char *letter;
@@ -25,7 +25,7 @@ static bool unit_read(const char *text, double *factor) {
         return false;
     if (strcasecmp(text + 1, "b") == 0)
         base = 1000;
-    else if (text[1] != '\0' && strcasecmp(text + 1, "ib") != 0)
+    else if (text[1] != '\0' && strcasecmp(text + 1, "i") != 0 && strcasecmp(text + 1, "ib") != 0)
         return false;
     for (const char *at = letters; at <= letter; at++)
         *factor *= base;
@@ -87,6 +87,25 @@ struct figure size_figure(double bytes) {
     number_write(bytes, unit, number, sizeof number);
     snprintf(figure.text, sizeof figure.text, "%s %s", number, unit_names[unit]);
     return figure;
+}
+
+void size_apart_figures(double low, double high, struct figure *low_figure,
+                        struct figure *high_figure) {
+    size_t unit = unit_of(high);
+
+    *low_figure = size_figure(low);
+    *high_figure = size_figure(high);
+    for (size_t i = 0; i < unit; i++) {
+        low /= 1024;
+        high /= 1024;
+    }
+    for (int digits = 1; digits < 10 && strcmp(low_figure->text, high_figure->text) == 0;
+         digits++) {
+        snprintf(low_figure->text, sizeof low_figure->text, "%.*f %s", digits, low,
+                 unit_names[unit]);
+        snprintf(high_figure->text, sizeof high_figure->text, "%.*f %s", digits, high,
+                 unit_names[unit]);
+    }
 }
 
 struct figure size_range_figure(double low, double high) {

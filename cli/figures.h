@@ -14,11 +14,15 @@ struct figure {
     char text[FIGURE_BYTES];
 };
 
-/* Reads 80GiB, 80G, 512 MiB, 1.5T (binary), 80GB (decimal), 1e9, 4096: no sign, no locale. */
+/* Reads 80GiB, 80Gi, 80G, 512 MiB, 1.5T (binary), 80GB (decimal), 1e9, 4096: no sign, no locale. */
 bool size_read(const char *text, uint64_t *bytes);
 
 /* "141 MiB", "70.5 MiB", "2.5 GiB": binary units, two or three digits. */
 struct figure size_figure(double bytes);
+
+/* Both as size_figure writes them, with as many more digits as tell them apart. */
+void size_apart_figures(double low, double high, struct figure *low_figure,
+                        struct figure *high_figure);
 
 /* "505-519", both in the unit that size_figure gives `high`; one number where they look alike. */
 struct figure size_range_figure(double low, double high);

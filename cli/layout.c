@@ -266,6 +266,164 @@ void layout_read(const char *path, struct layout *layout) {
     }
 }
 
+/* ---- which files belong together ------------------------------------------------------------- */
+
+/* verl names a folder 20261101-1010 where it knows no step. */
+static bool is_time(const struct name *name) {
+    for (size_t i = 0; i < name->length; i++) {
+        if (i == 8 ? name->text[i] != '-' : !isdigit((unsigned char)name->text[i]))
+            return false;
+    }
+    return name->length == strlen("20261101-1010") || name->length == strlen("20261101-101010");
+}
+
+static struct found step_of_folder(const struct name *folder) {
+    struct found step = words_find(folder, step_words, COUNT_OF(step_words), true);
+
+    step.is_there = step.is_there && rest_is_known(folder, step.end);
+    return step;
+}
+
+/* The folder that tells the step, or the time; of length 0: none. `file`: without its endings. */
+static struct name folder_of_step(const char *path, const struct name *file) {
+    static const struct name none = {"", 0};
+    struct found in_file = words_find(file, step_words, COUNT_OF(step_words), true);
+    size_t left = (size_t)(file->text - path), end;
+    struct name nearest = name_before(path, left);
+
+    if (in_file.is_there) { /* step4/post_update_step4_...: the folder says the same */
+        struct found step = step_of_folder(&nearest);
+
+        return step.is_there && step.number == in_file.number ? nearest : none;
+    }
+    while (left > 0) {
+        struct name folder = name_before(path, left);
+
+        if (step_of_folder(&folder).is_there)
+            return folder;
+        left = (size_t)(folder.text - path);
+    }
+    if (is_time(&nearest) || (word_at(&nearest, 0, "oom", &end) && !is_letter(&nearest, end)))
+        return nearest;
+    return none;
+}
+
+/* The group of a pattern in the path; empty where the pattern does not match. */
+static struct name group_find(const regex_t *pattern, const char *path) {
+    regmatch_t places[2];
+
+    if (pattern == NULL || regexec(pattern, path, 2, places, 0) != 0 || places[1].rm_so < 0)
+        return (struct name){"", 0};
+    return (struct name){path + places[1].rm_so, (size_t)(places[1].rm_eo - places[1].rm_so)};
+}
+
+static bool holds(const struct name *outer, const struct name *inner) {
+    return inner->length > 0 && inner->text >= outer->text &&
+           inner->text < outer->text + outer->length;
+}
+
+/* What is not of the run in a path. */
+struct varying {
+    struct name step;  /* in the folder to leave out */
+    struct name group; /* what --rank-from matches */
+    bool has_pattern, file_has_rank, file_has_pid;
+};
+
+/* A folder rank_3 tells the rank in any case; verl_rank1 only where the file does not. */
+static struct found number_of_folder(const struct name *folder, const char *word,
+                                     bool file_tells) {
+    struct found found = word_find(folder, word);
+
+    found.is_there = found.is_there && (found.begin == 0 || !file_tells);
+    return found;
+}
+
+/* Copies a folder's name with one '#' for the numbers of a rank and a process. */
+static char *folder_copy(char *key, const struct name *folder, const struct varying *varying) {
+    enum { RANK, PID, PIECES };
+    struct found pieces[PIECES];
+
+    pieces[PID] = number_of_folder(folder, "pid", varying->file_has_pid);
+    pieces[RANK] = number_of_folder(folder, "rank", varying->file_has_rank);
+    if (varying->has_pattern) {
+        pieces[RANK] = (struct found){.is_there = holds(folder, &varying->group)};
+        if (pieces[RANK].is_there) {
+            pieces[RANK].begin = (size_t)(varying->group.text - folder->text);
+            pieces[RANK].end = pieces[RANK].begin + varying->group.length;
+        }
+    }
+    for (size_t at = 0; at < folder->length; at++) {
+        bool is_number = false;
+
+        for (size_t i = 0; i < PIECES; i++) {
+            if (pieces[i].is_there && at >= pieces[i].begin && at < pieces[i].end &&
+                isdigit((unsigned char)folder->text[at]))
+                is_number = true;
+        }
+        if (!is_number)
+            *key++ = folder->text[at];
+        else if (at == 0 || key[-1] != '#')
+            *key++ = '#';
+    }
+    return key;
+}
+
+static bool name_is(const struct name *name, const char *text) {
+    return name->length == strlen(text) && memcmp(name->text, text, name->length) == 0;
+}
+
+/* What a folder that tells the step says besides: runA of runA_step5. */
+static struct name before_step(const struct name *folder) {
+    struct name prefix = {folder->text, step_of_folder(folder).begin};
+
+    while (prefix.length > 0 && is_separator(&prefix, prefix.length - 1))
+        prefix.length--;
+    if (!is_letter(&prefix, 0) || name_is(&prefix, "global") || name_is(&prefix, "post_update"))
+        prefix.length = 0;
+    return prefix;
+}
+
+static struct varying varying_find(const char *path, struct name file,
+                                   const struct layout_patterns *patterns) {
+    struct varying varying = {.has_pattern = patterns->rank != NULL};
+
+    ending_cut(&file, packed_endings, COUNT_OF(packed_endings));
+    ending_cut(&file, pickle_endings, COUNT_OF(pickle_endings));
+    varying.step = patterns->step != NULL ? group_find(patterns->step, path)
+                                          : folder_of_step(path, &file);
+    varying.group = group_find(patterns->rank, path);
+    varying.file_has_rank = word_find(&file, "rank").is_there;
+    varying.file_has_pid = word_find(&file, "pid").is_there;
+    return varying;
+}
+
+void layout_run(const char *path, const struct layout_patterns *patterns, char *key) {
+    struct name file = name_before(path, strlen(path));
+    struct varying varying = varying_find(path, file, patterns);
+    const char *at = path;
+    char *begin = key;
+
+    if (*at == '/')
+        *key++ = '/';
+    while (at < file.text) {
+        struct name folder = {at, strcspn(at, "/")};
+
+        at += folder.length + 1;
+        if (holds(&folder, &varying.step))
+            folder = patterns->step != NULL ? (struct name){"", 0} : before_step(&folder);
+        if (folder.length == 0 || name_is(&folder, "."))
+            continue;
+        if (key > begin && key[-1] != '/')
+            *key++ = '/';
+        key = folder_copy(key, &folder, &varying);
+    }
+    if (key == begin)
+        *key++ = '.';
+    *key = '\0';
+}
+
+/* ---- patterns and families ------------------------------------------------------------------- */
+
 bool layout_pattern_compile(const char *text, regex_t *pattern, struct sentence *why) {
     char reason[128];
     int status = regcomp(pattern, text, REG_EXTENDED);
@@ -324,12 +482,14 @@ static int compare_numbers(int64_t a, int64_t b) {
     return (a > b) - (a < b);
 }
 
-/* By rank and step, then by tag. */
+/* By run, rank and step, then by tag. */
 static int compare_places(const void *left, const void *right) {
     const struct layout *a = *(struct layout *const *)left;
     const struct layout *b = *(struct layout *const *)right;
-    int order = compare_numbers(a->rank, b->rank);
+    int order = compare_numbers(a->run, b->run);
 
+    if (order == 0)
+        order = compare_numbers(a->rank, b->rank);
     if (order == 0)
         order = compare_numbers(a->first_step, b->first_step);
     if (order == 0)
@@ -345,7 +505,8 @@ static int compare_tags(const void *left, const void *right) {
 }
 
 static bool is_same_place(const struct layout *a, const struct layout *b) {
-    return a->rank == b->rank && a->first_step == b->first_step && a->last_step == b->last_step;
+    return a->run == b->run && a->rank == b->rank && a->first_step == b->first_step &&
+           a->last_step == b->last_step;
 }
 
 void layout_families(struct layout **layouts, size_t count) {

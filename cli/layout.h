@@ -8,6 +8,7 @@
  *   oom      a word "oom" in the name, a folder that begins with it (verl: oom_{time}/), or one
  *            named iteration_10_exit (torchtitan)
  *   tag      the rest of the name: torch_memory in torch_memory_rank0_pid4711.pickle
+ *   run      the folders without what tells step, rank and process: see layout_run
  * verl's post_update_step{N+1}_... is written at the end of step N, after its counter rose. */
 #ifndef CLI_LAYOUT_H
 #define CLI_LAYOUT_H
@@ -32,6 +33,7 @@ struct layout {
     int64_t rank, pid;             /* -1: the path does not say */
     int64_t first_step, last_step; /* likewise; the same number for one step */
     int32_t family;
+    int32_t run;  /* the number of its layout_run among those of all files; the caller's */
     bool is_oom; /* named as written at an out-of-memory error */
     char tag[LAYOUT_TAG_BYTES];
 };
@@ -53,8 +55,14 @@ bool layout_pattern_compile(const char *text, regex_t *pattern, struct sentence 
 bool layout_apply(const struct layout_patterns *patterns, const char *path, struct layout *layout,
                   struct sentence *why);
 
-/* Gives files of tags other than verl's their families: one for all, unless some rank has two of
- * the same step with different tags: then one for each tag. Reorders `layouts`. */
+/* What all files of one run have in common: the path without the file's name, without the folder
+ * that tells the step (of verl's also one that tells the time, or oom_{time}), and with '#' for the
+ * numbers of ranks and processes. "." where nothing is left. The key has room for strlen(path) + 2
+ * bytes. */
+void layout_run(const char *path, const struct layout_patterns *patterns, char *key);
+
+/* Gives files of tags other than verl's their families: one for all, unless some rank of a run has
+ * two of the same step with different tags: then one for each tag. Reorders `layouts`. */
 void layout_families(struct layout **layouts, size_t count);
 
 #endif

@@ -12,6 +12,13 @@
 /* Significant digits of rates: enough for bytes in a petabyte, without the noise of a double. */
 #define REAL_DIGITS 15
 
+/* What is longer is cut, so that a file cannot ask for an answer without end: characters of a text,
+ * frames of a stack (the innermost), rows of a list (the largest). */
+#define TEXT_MOST 8192
+#define FRAME_TEXT_MOST 1024
+#define FRAMES_MOST 256
+#define SITES_MOST 500
+
 /* Jansson's setters take the value over, and answer NULL (no memory) with -1. */
 static int put(json_t *object, const char *key, json_t *value) {
     return json_object_set_new(object, key, value);
@@ -25,8 +32,8 @@ static json_t *whole(json_t *value, int failed) {
     return NULL;
 }
 
-static json_t *text_value(const char *text) {
-    char *shown = clean_copy(text);
+static json_t *text_value(const char *text, size_t most) {
+    char *shown = clean_copy(text, most);
     json_t *value = shown == NULL ? NULL : json_string(shown);
 
     free(shown);
@@ -46,7 +53,7 @@ static json_t *input_object(const struct job *job, const struct layout *place) {
     json_t *object = json_object();
     int failed = 0;
 
-    failed |= put(object, "file", text_value(job->path));
+    failed |= put(object, "file", text_value(job->path, TEXT_MOST));
     failed |= put(object, "format", json_string(job->format));
     failed |= put(object, "events", count_value(job->info.events));
     failed |= put(object, "rank", known_value(place->rank));
@@ -70,7 +77,8 @@ static json_t *inputs_array(const struct leak_report *report) {
     return whole(array, failed);
 }
 
-static json_t *rank_object(const struct tg_leak_rank *rank) {
+static json_t *rank_object(const struct leak_report *report, size_t row) {
+    const struct tg_leak_rank *rank = tg_leaks_rank(report->leaks, row);
     json_t *object = json_object();
     int failed = 0;
 
@@ -85,6 +93,8 @@ static json_t *rank_object(const struct tg_leak_rank *rank) {
     failed |= put(object, "live_bytes", count_value(rank->live_bytes));
     failed |= put(object, "peak_bytes", count_value(rank->peak_bytes));
     failed |= put(object, "pid", known_value(rank->pid));
+    if (report->name_count > 1)
+        failed |= put(object, "run", text_value(report->origins[row].name, TEXT_MOST));
     return whole(object, failed);
 }
 
@@ -93,7 +103,7 @@ static json_t *ranks_array(const struct leak_report *report) {
     int failed = 0;
 
     for (size_t i = 0; i < report->summary.ranks; i++)
-        failed |= json_array_append_new(array, rank_object(tg_leaks_rank(report->leaks, i)));
+        failed |= json_array_append_new(array, rank_object(report, i));
     return whole(array, failed);
 }
 
@@ -101,13 +111,13 @@ static json_t *stack_array(const struct tg_leak_site *site) {
     json_t *array = json_array();
     int failed = 0;
 
-    for (size_t i = 0; i < site->stack_count; i++) {
+    for (size_t i = 0; i < site->stack_count && i < FRAMES_MOST; i++) {
         const struct tg_leak_frame *frame = &site->stack[i];
         json_t *object = json_object();
 
-        failed |= put(object, "file", text_value(frame->file));
+        failed |= put(object, "file", text_value(frame->file, FRAME_TEXT_MOST));
         failed |= put(object, "line", json_integer(frame->line));
-        failed |= put(object, "function", text_value(frame->function));
+        failed |= put(object, "function", text_value(frame->function, FRAME_TEXT_MOST));
         failed |= json_array_append_new(array, object);
     }
     return whole(array, failed);
@@ -123,7 +133,7 @@ static json_t *site_ranks_array(const struct tg_leak_site *site) {
 }
 
 static json_t *site_object(const struct tg_leak_site *site) {
-    bool has_own = site->own_frame < site->stack_count;
+    bool has_own = site->own_frame < site->stack_count && site->own_frame < FRAMES_MOST;
     const struct tg_leak_frame *frame;
     json_t *object = json_object();
     int failed = 0;
@@ -136,7 +146,7 @@ static json_t *site_object(const struct tg_leak_site *site) {
     failed |= put(object, "first_step", known_value(site->first_step));
     failed |= put(object, "ranks", site_ranks_array(site));
     failed |= put(object, "confidence", json_real(site->confidence));
-    failed |= put(object, "where", text_value(site->where));
+    failed |= put(object, "where", text_value(site->where, TEXT_MOST));
     failed |= put(object, "own_frame", has_own ? count_value(site->own_frame) : json_null());
     if (leak_site_is_optimizer(site, &frame))
         failed |= put(object, "label", json_string("optimizer state"));
@@ -148,19 +158,27 @@ static json_t *sites_array(const struct leak_report *report, enum tg_leak_list l
     json_t *array = json_array();
     int failed = 0;
 
-    for (size_t i = 0; i < report->summary.sites[list]; i++)
+    for (size_t i = 0; i < report->summary.sites[list] && i < SITES_MOST; i++)
         failed |= json_array_append_new(array, site_object(tg_leaks_site(report->leaks, list, i)));
     return whole(array, failed);
 }
 
 static json_t *notes_array(const struct leak_report *report) {
     json_t *array = json_array();
+    size_t cut = 0;
     int failed = 0;
 
+    for (size_t list = 0; list <= TG_LIST_UNKNOWN; list++)
+        cut += report->summary.sites[list] > SITES_MOST;
+    if (cut > 0)
+        failed |= json_array_append_new(
+            array, json_sprintf("of longer lists the largest %d are shown", SITES_MOST));
+
     for (size_t i = 0; i < report->notes->count; i++)
-        failed |= json_array_append_new(array, text_value(report->notes->items[i]));
+        failed |= json_array_append_new(array, text_value(report->notes->items[i], TEXT_MOST));
     for (size_t i = 0; i < report->summary.notes; i++)
-        failed |= json_array_append_new(array, text_value(tg_leaks_note(report->leaks, i)));
+        failed |= json_array_append_new(array,
+                                        text_value(tg_leaks_note(report->leaks, i), TEXT_MOST));
     return whole(array, failed);
 }
 
@@ -174,7 +192,7 @@ static json_t *oom_value(const struct leak_oom *oom) {
         return json_null();
     info = &oom->job->info;
     object = json_object();
-    failed |= put(object, "file", text_value(oom->job->path));
+    failed |= put(object, "file", text_value(oom->job->path, TEXT_MOST));
     failed |= put(object, "rank", known_value(oom->place->rank));
     failed |= put(object, "asked_bytes", count_value(info->oom_asked_bytes));
     failed |= put(object, "free_bytes", count_value(info->oom_free_bytes));

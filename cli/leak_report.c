@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "leak_report.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Further away than this is as good as never. */
@@ -46,11 +47,13 @@ bool leak_site_is_optimizer(const struct tg_leak_site *site, const struct tg_lea
     return false;
 }
 
+/* None for a rank of several devices: what lives and grows is their sum, the peak is one's, and
+ * which of them will be full is not known. */
 static struct leak_outlook rank_outlook(const struct tg_leak_rank *rank, uint64_t capacity_bytes) {
     struct leak_outlook outlook = {.rank = rank->rank, .step = -1, .peak_bytes = rank->peak_bytes};
     double steps;
 
-    if (rank->verdict != TG_VERDICT_LEAK || !(rank->bytes_per_step > 0))
+    if (rank->verdict != TG_VERDICT_LEAK || !(rank->bytes_per_step > 0) || rank->devices > 1)
         return outlook;
     outlook.is_known = true;
     if (rank->peak_bytes >= capacity_bytes) {
@@ -78,13 +81,68 @@ static void outlook_find(struct leak_report *report) {
         struct leak_outlook outlook =
             rank_outlook(tg_leaks_rank(report->leaks, i), report->capacity_bytes);
 
+        outlook.row = i;
         if (outlook.is_known &&
             (!report->outlook.is_known || is_earlier(&outlook, &report->outlook)))
             report->outlook = outlook;
     }
 }
 
-void leak_report_complete(struct leak_report *report) {
+/* ---- which files a row is from --------------------------------------------------------------- */
+
+/* The i-th file that was read: those are the library's inputs. */
+static size_t file_of_input(const struct leak_report *report, size_t input) {
+    size_t file = 0;
+
+    for (;; file++) {
+        if (report->jobs[file].digest != NULL && input-- == 0)
+            return file;
+    }
+}
+
+static void origins_name(struct leak_report *report) {
+    for (size_t i = 0; i < report->summary.ranks; i++) {
+        const struct tg_leak_rank *rank = tg_leaks_rank(report->leaks, i);
+        size_t file = file_of_input(report, rank->input);
+
+        report->origins[i].name = rank->is_alone != 0
+                                      ? report->jobs[file].path
+                                      : report->runs->items[report->places[file].run];
+    }
+}
+
+static void origins_count(struct leak_report *report) {
+    report->name_count = 0;
+    report->has_numbers = true;
+    for (size_t i = 0; i < report->summary.ranks; i++) {
+        bool is_new = true;
+
+        for (size_t j = 0; j < report->summary.ranks; j++) {
+            bool is_same = i != j && report->origins[i].name == report->origins[j].name;
+
+            if (is_same && j < i)
+                is_new = false;
+            if (is_same && tg_leaks_rank(report->leaks, i)->rank ==
+                               tg_leaks_rank(report->leaks, j)->rank)
+                report->origins[i].tells_pid = true;
+        }
+        report->name_count += is_new;
+        if (tg_leaks_rank(report->leaks, i)->rank < 0)
+            report->has_numbers = false;
+    }
+    report->has_numbers = report->has_numbers && report->name_count == 1;
+}
+
+static bool origins_find(struct leak_report *report) {
+    report->origins = calloc(report->summary.ranks + 1, sizeof *report->origins);
+    if (report->origins == NULL)
+        return false;
+    origins_name(report);
+    origins_count(report);
+    return true;
+}
+
+bool leak_report_complete(struct leak_report *report) {
     struct leak_oom *oom = &report->oom;
 
     tg_leaks_summary(report->leaks, &report->summary);
@@ -106,4 +164,9 @@ void leak_report_complete(struct leak_report *report) {
         }
     }
     outlook_find(report);
+    return origins_find(report);
+}
+
+void leak_report_free(struct leak_report *report) {
+    free(report->origins);
 }

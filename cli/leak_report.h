@@ -16,8 +16,9 @@
 
 /* When the card will be full, on the rank where that is first. */
 struct leak_outlook {
-    bool is_known;  /* false: no rank leaks */
+    bool is_known;  /* false: no rank of one device leaks */
     bool is_full;   /* already more than the capacity */
+    size_t row;     /* of tg_leaks_rank */
     int64_t rank;   /* -1: not known */
     int64_t step;   /* -1: steps have no numbers */
     int64_t steps;  /* from the last one on */
@@ -29,6 +30,12 @@ struct leak_oom {
     const struct job *job; /* NULL: none */
     const struct layout *place;
     size_t files; /* that hold one */
+};
+
+/* Where the files of a row of tg_leaks_rank lie. */
+struct leak_origin {
+    const char *name; /* the folder of its run; the file, where that is a row by itself */
+    bool tells_pid;   /* another row has the same name and rank */
 };
 
 struct leak_report {
@@ -43,15 +50,22 @@ struct leak_report {
     struct tg_leak_summary summary;
     struct leak_outlook outlook;
     struct leak_oom oom;
+    struct leak_origin *origins; /* of each rank of the summary */
+    size_t name_count;           /* different names among them */
+    bool has_numbers;            /* one run, whose ranks all have numbers: these tell the rows */
+    const struct texts *runs;    /* folders, by the places' runs */
     const struct texts *notes; /* the command's own; the library has more */
 
     const char *step_mark; /* NULL: none asked for */
     uint64_t capacity_bytes;
+    uint64_t min_growth_bytes; /* 0: not asked for */
     size_t rows_most; /* of a list, in the text */
 };
 
-/* Fills in what follows from the jobs, the places, the leaks and the capacity. */
-void leak_report_complete(struct leak_report *report);
+/* Fills in what follows from the jobs, the places, the leaks and the capacity. False: no memory.
+ * Free with leak_report_free in every case. */
+bool leak_report_complete(struct leak_report *report);
+void leak_report_free(struct leak_report *report);
 
 /* "files", "mark", "profiler", "optimizer", "period"; NULL for none. */
 const char *leak_step_source_name(enum tg_step_source source);

@@ -14,6 +14,7 @@ enum {
     PLACE_CHARS_MAX = 96, /* C++ names can fill a page */
     NAME_CHARS_MAX = 44,  /* of one of several frames in a line */
     RANKS_CHARS_MAX = 48,
+    NAMES_MAX = 3,        /* of runs in a line */
     CHAIN_FRAMES_MAX = 3,
     OTHER_ROWS_MAX = 3   /* of what is no leak: the largest are enough */
 };
@@ -33,8 +34,19 @@ static bool some_step_is_known(const struct leak_report *report) {
     return false;
 }
 
+/* A file whose path tells no step, and that shows none either, is one point in time. */
+static bool has_no_steps(const struct leak_report *report) {
+    return report->summary.steps <= 1 && report->summary.step_source == TG_STEPS_FILES &&
+           !some_step_is_known(report);
+}
+
 static void print_steps(const struct leak_report *report) {
     const struct tg_leak_summary *summary = &report->summary;
+
+    if (has_no_steps(report)) {
+        fputs(report->read_count == 1 ? "no steps in it" : "no steps in them", stdout);
+        return;
+    }
 
     if (summary->first_step >= 0) {
         fputs(summary->first_step == summary->last_step ? "step " : "steps ", stdout);
@@ -65,16 +77,31 @@ static void print_steps(const struct leak_report *report) {
     }
 }
 
+/* What a row is: a run, unless a run has several. */
+static const char *row_noun(const struct leak_report *report) {
+    return report->has_numbers || report->name_count < report->summary.ranks ? "rank" : "run";
+}
+
+/* "8 ranks", "2 runs", "2 runs, 6 ranks"; false: nothing, for one rank without a number. */
+static bool print_rows(const struct leak_report *report) {
+    size_t rows = report->summary.ranks;
+
+    if (rows == 1 && !report->has_numbers)
+        return false;
+    if (report->name_count > 1 && report->name_count < rows)
+        printf("%s, ", plural_figure(report->name_count, "run").text);
+    fputs(plural_figure(rows, row_noun(report)).text, stdout);
+    return true;
+}
+
 static void print_head(const struct leak_report *report) {
-    const struct tg_leak_summary *summary = &report->summary;
     size_t files = report->file_count + report->unplaced_count;
-    bool is_anonymous = summary->ranks == 1 && tg_leaks_rank(report->leaks, 0)->rank < 0;
 
     if (report->read_count < files)
         printf("%zu of ", report->read_count);
     printf("%s: ", plural_figure(files, "file").text);
-    if (!is_anonymous)
-        printf("%s x ", plural_figure(summary->ranks, "rank").text);
+    if (print_rows(report))
+        fputs(has_no_steps(report) ? ", " : " x ", stdout);
     print_steps(report);
     printf("    %s events, %.*f s\n", count_figure(report->events).text,
            report->seconds < 0.095 ? 2 : 1, report->seconds);
@@ -107,14 +134,15 @@ static void ranks_write(const int64_t *ranks, size_t count, char *text, size_t s
 
 /* Ranks with the same verdict, and what they have in common. */
 struct rank_group {
-    size_t count;
+    enum tg_verdict verdict;
+    size_t count, steps;
     double low, high; /* bytes a step */
     const struct tg_leak_rank *worst;
     int64_t ranks[64]; /* the first of them */
 };
 
 static struct rank_group ranks_with(const struct leak_report *report, enum tg_verdict verdict) {
-    struct rank_group group = {0};
+    struct rank_group group = {.verdict = verdict};
 
     for (size_t i = 0; i < report->summary.ranks; i++) {
         const struct tg_leak_rank *rank = tg_leaks_rank(report->leaks, i);
@@ -123,6 +151,8 @@ static struct rank_group ranks_with(const struct leak_report *report, enum tg_ve
             continue;
         if (group.count < sizeof group.ranks / sizeof group.ranks[0])
             group.ranks[group.count] = rank->rank;
+        if (rank->steps > group.steps)
+            group.steps = rank->steps;
         if (group.count == 0 || rank->bytes_per_step < group.low)
             group.low = rank->bytes_per_step;
         if (group.count == 0 || rank->bytes_per_step > group.high) {
@@ -134,17 +164,48 @@ static struct rank_group ranks_with(const struct leak_report *report, enum tg_ve
     return group;
 }
 
-/* " on all 8 ranks", " on ranks 0-3, 7 of 8"; nothing where there is one rank without a number. */
+/* A row where ranks do not tell it: "mix/gpu0", "verl_now rank 0". */
+static void print_name(const struct leak_report *report, size_t row) {
+    const struct tg_leak_rank *rank = tg_leaks_rank(report->leaks, row);
+
+    clean_print(stdout, report->origins[row].name, PLACE_CHARS_MAX);
+    if (rank->rank >= 0)
+        printf(" rank %" PRId64, rank->rank);
+    if (report->origins[row].tells_pid && rank->pid >= 0)
+        printf(" pid %" PRId64, rank->pid);
+}
+
+static void print_names(const struct leak_report *report, const struct rank_group *group) {
+    size_t shown = 0;
+
+    for (size_t row = 0; row < report->summary.ranks && shown < NAMES_MAX; row++) {
+        if (tg_leaks_rank(report->leaks, row)->verdict != group->verdict)
+            continue;
+        fputs(shown == 0 ? "" : ", ", stdout);
+        print_name(report, row);
+        shown++;
+    }
+    if (group->count > shown)
+        printf(" and %zu more", group->count - shown);
+}
+
+/* " on all 8 ranks", " on ranks 0-3, 7 of 8", " on 1 of 2 runs (mix/gpu0)"; nothing where there is
+ * one rank without a number. */
 static void print_group(const struct leak_report *report, const struct rank_group *group) {
     size_t listed = sizeof group->ranks / sizeof group->ranks[0];
+    const char *noun = row_noun(report);
     char ranks[RANKS_CHARS_MAX];
 
     if (report->summary.ranks == 1 && group->ranks[0] >= 0) {
         printf(" on rank %" PRId64, group->ranks[0]);
     } else if (report->summary.ranks == 2 && group->count == 2) {
-        fputs(" on both ranks", stdout);
+        printf(" on both %ss", noun);
     } else if (report->summary.ranks > 1 && group->count == report->summary.ranks) {
-        printf(" on all %zu ranks", group->count);
+        printf(" on all %zu %ss", group->count, noun);
+    } else if (report->summary.ranks > 1 && !report->has_numbers) {
+        printf(" on %zu of %zu %ss (", group->count, report->summary.ranks, noun);
+        print_names(report, group);
+        putchar(')');
     } else if (report->summary.ranks > 1) {
         ranks_write(group->ranks, group->count < listed ? group->count : listed, ranks,
                     sizeof ranks);
@@ -165,20 +226,32 @@ static void print_leak_verdict(const struct leak_report *report) {
            size_figure((double)group.worst->total_bytes).text);
 }
 
+/* Is one of the library's notes that there is growth below --min-growth? */
+static bool smaller_growth_is_noted(const struct leak_report *report) {
+    for (size_t i = 0; i < report->summary.notes; i++) {
+        if (strstr(tg_leaks_note(report->leaks, i), "smallest growth that is reported") != NULL)
+            return true;
+    }
+    return false;
+}
+
 static void print_verdict(const struct leak_report *report) {
     struct rank_group undecided = ranks_with(report, TG_VERDICT_UNKNOWN);
     struct rank_group clean = ranks_with(report, TG_VERDICT_NONE);
-    struct figure steps = plural_figure(report->summary.steps, "step");
 
     if (report->summary.verdict == TG_VERDICT_LEAK)
         print_leak_verdict(report);
     if (undecided.count > 0) {
         fputs("unknown  whether anything grows", stdout);
         print_group(report, &undecided);
-        printf(" cannot be told from %s\n", steps.text);
+        printf(" cannot be told from %s\n", plural_figure(undecided.steps, "step").text);
     }
     if (clean.count == report->summary.ranks) {
-        printf("no leak  over %s", steps.text);
+        fputs("no leak", stdout);
+        if (report->min_growth_bytes > 0 && smaller_growth_is_noted(report))
+            printf(" above --min-growth %s",
+                   size_figure((double)report->min_growth_bytes).text);
+        printf("  over %s", plural_figure(clean.steps, "step").text);
         print_group(report, &clean);
         putchar('\n');
     }
@@ -253,11 +326,11 @@ static struct figure blocks_figure(double blocks) {
     return figure;
 }
 
-/* Which ranks, where a site is not on all that leak. */
+/* Which ranks, where a site is not on all that leak. Of several runs a site does not tell which. */
 static void print_site_ranks(const struct leak_report *report, const struct tg_leak_site *site) {
     char ranks[RANKS_CHARS_MAX];
 
-    if (report->summary.ranks < 2 ||
+    if (report->summary.ranks < 2 || !report->has_numbers ||
         site->rank_count == ranks_with(report, TG_VERDICT_LEAK).count)
         return;
     ranks_write(site->ranks, site->rank_count, ranks, sizeof ranks);
@@ -344,6 +417,19 @@ static void print_list(const struct leak_report *report, enum tg_leak_list list,
                size_figure(rest).text);
 }
 
+/* The rank, or of several runs the file. */
+static void print_oom_place(const struct leak_report *report) {
+    const struct layout *place = report->oom.place;
+
+    if (report->name_count > 1) {
+        fputs(" (", stdout);
+        clean_print(stdout, report->oom.job->path, PLACE_CHARS_MAX);
+        putchar(')');
+    } else if (place->rank >= 0) {
+        printf(" (rank %" PRId64 ")", place->rank);
+    }
+}
+
 static void print_oom(const struct leak_report *report) {
     const struct leak_oom *oom = &report->oom;
     const struct tg_digest_info *info;
@@ -355,12 +441,12 @@ static void print_oom(const struct leak_report *report) {
            "out of memory", size_figure((double)info->oom_asked_bytes).text,
            size_figure((double)info->oom_free_bytes).text,
            size_figure((double)info->oom_live_bytes).text);
-    if (oom->place->rank >= 0)
-        printf(" (rank %" PRId64 ")", oom->place->rank);
+    print_oom_place(report);
     if (info->oom_free_bytes > info->oom_asked_bytes) /* set_per_process_memory_fraction */
-        fputs(", so at a limit of the process", stdout);
+        fputs(", so a limit on the process, not the card, refused it", stdout);
     if (oom->files > 1)
-        printf("; %zu more files hold such an event", oom->files - 1);
+        printf("; %s more file%s such an event", count_figure(oom->files - 1).text,
+               oom->files == 2 ? " holds" : "s hold");
     putchar('\n');
 }
 
@@ -377,13 +463,33 @@ static void print_outlook(const struct leak_report *report) {
         printf("at about step %" PRId64, outlook->step);
     else
         printf("after about %" PRId64 " more steps", outlook->steps);
-    if (report->summary.ranks > 1 && outlook->rank >= 0)
-        printf(" (rank %" PRId64 ")", outlook->rank);
+    if (report->summary.ranks > 1) {
+        fputs(" (", stdout);
+        if (report->has_numbers)
+            printf("rank %" PRId64, outlook->rank);
+        else
+            print_name(report, outlook->row);
+        putchar(')');
+    }
     fputs(". Who keeps block 1 is not in these files.\n", stdout);
+}
+
+/* Those of files that were left out belong to what was read, the others to what was found. */
+static void print_notes(const struct leak_report *report, bool of_files) {
+    for (size_t i = 0; i < report->summary.notes; i++) {
+        const char *note = tg_leaks_note(report->leaks, i);
+
+        if ((strstr(note, "left out") != NULL) != of_files)
+            continue;
+        fputs("note: ", stdout);
+        clean_print(stdout, note, SENTENCE_BYTES);
+        putchar('\n');
+    }
 }
 
 void leak_text_print(const struct leak_report *report) {
     print_head(report);
+    print_notes(report, true);
     print_verdict(report);
     print_leaks(report);
     print_list(report, TG_LIST_ONE_TIME, "once, not a leak");
@@ -391,9 +497,5 @@ void leak_text_print(const struct leak_report *report) {
     print_list(report, TG_LIST_UNKNOWN, "unknown");
     print_oom(report);
     print_outlook(report);
-    for (size_t i = 0; i < report->summary.notes; i++) {
-        fputs("note: ", stdout);
-        clean_print(stdout, tg_leaks_note(report->leaks, i), SENTENCE_BYTES);
-        putchar('\n');
-    }
+    print_notes(report, false);
 }

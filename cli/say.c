@@ -7,6 +7,9 @@
 
 #include "clean.h"
 
+/* A sentence may quote a path; what is longer is no path. */
+#define SHOWN_MOST 8192
+
 void sentence_set(struct sentence *sentence, const char *format, ...) {
     va_list args;
 
@@ -31,7 +34,7 @@ void say(const char *format, ...) {
         say_no_memory();
         return;
     }
-    shown = clean_copy(text);
+    shown = clean_copy(text, SHOWN_MOST);
     if (shown == NULL)
         say_no_memory();
     else

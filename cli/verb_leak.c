@@ -19,6 +19,8 @@
 /* --fail-above not given; 0 is a limit, too. */
 #define NO_LIMIT UINT64_MAX
 
+#define MIN_GROWTH_PRESET "16KiB"
+
 struct leak_options {
     bool json;
     uint64_t capacity_bytes, fail_above_bytes, min_growth_bytes, memory_bytes;
@@ -36,8 +38,8 @@ static const struct option_row rows[] = {
      option_parse_size, FIELD(capacity_bytes)},
     {"fail-above", "SIZE", NULL, "exit with 3 if a rank leaks more than this in a step",
      option_parse_size, FIELD(fail_above_bytes)},
-    {"min-growth", "SIZE", "16KiB", "what grows less in a step is no leak", option_parse_size,
-     FIELD(min_growth_bytes)},
+    {"min-growth", "SIZE", MIN_GROWTH_PRESET, "what grows less in a step is no leak",
+     option_parse_size, FIELD(min_growth_bytes)},
     {"top", "N", "10", "leaking lines to show at most", option_parse_count, FIELD(rows_most)},
     {"own", "PATTERN", NULL, "your code: files whose path matches; may be repeated",
      option_parse_append, FIELD(own)},
@@ -77,6 +79,7 @@ struct leak_run {
     struct job *jobs;       /* those files whose place is known */
     struct layout *places;  /* of the same files */
     size_t count, unplaced; /* unplaced: files that a pattern did not fit */
+    struct texts runs;      /* what layout_run says of the places' runs */
     struct tg_leaks *leaks;
 };
 
@@ -101,9 +104,60 @@ static bool patterns_compile(struct leak_run *run) {
                            &run->patterns.rank);
 }
 
+/* Gives the file the number of its run. Most files are of the run of the one before. */
+static bool run_set(struct leak_run *run, const char *path, struct layout *place) {
+    struct texts *runs = &run->runs;
+    char *key = malloc(strlen(path) + 2);
+    size_t at;
+    bool is_set;
+
+    if (key == NULL)
+        return false;
+    layout_run(path, &run->patterns, key);
+    for (at = runs->count; at > 0 && strcmp(runs->items[at - 1], key) != 0;)
+        at--;
+    is_set = at > 0 || texts_add(runs, "%s", key);
+    place->run = (int32_t)(at > 0 ? at : runs->count) - 1;
+    free(key);
+    return is_set;
+}
+
+static bool patterns_fit_some(const struct leak_run *run) {
+    for (size_t i = 0; i < run->collected.count; i++) {
+        const char *path = run->collected.files[i].path;
+        struct layout place;
+        struct sentence why;
+
+        layout_read(path, &place);
+        if (layout_apply(&run->patterns, path, &place, &why))
+            return true;
+    }
+    return false;
+}
+
+/* Says which path a pattern does not fit; `others`: how many more there are like it, where it fits
+ * none, with what is mostly the reason. */
+static bool misfit_say(struct leak_run *run, const char *path, const struct sentence *why,
+                       bool fits_some) {
+    const struct leak_options *options = &run->options;
+    size_t others = fits_some ? 0 : run->collected.count - 1;
+    bool has_digit_class = /* taken for a 'd' */
+        (options->step_from != NULL && strstr(options->step_from, "\\d") != NULL) ||
+        (options->rank_from != NULL && strstr(options->rank_from, "\\d") != NULL);
+    char more[48] = "";
+
+    if (others > 0)
+        snprintf(more, sizeof more, " (likewise %zu more file%s)", others,
+                 others == 1 ? "" : "s");
+    return texts_say(&run->notes, "%s: %s%s%s", input_name(path), why->text, more,
+                     has_digit_class ? "; \\d is not POSIX; write [0-9]" : "");
+}
+
 /* Makes a job of every file whose path says what it should. False: no memory. */
 static bool files_place(struct leak_run *run) {
     const struct collected *collected = &run->collected;
+
+    bool fits_some = patterns_fit_some(run);
 
     run->jobs = calloc(collected->count + 1, sizeof *run->jobs);
     run->places = calloc(collected->count + 1, sizeof *run->places);
@@ -117,10 +171,14 @@ static bool files_place(struct leak_run *run) {
         layout_read(file->path, place);
         if (!layout_apply(&run->patterns, file->path, place, &why)) {
             run->unplaced++;
-            if (!texts_say(&run->notes, "%s: %s", input_name(file->path), why.text))
+            if (!misfit_say(run, file->path, &why, fits_some))
                 return false;
+            if (!fits_some)
+                return true;
             continue;
         }
+        if (!run_set(run, file->path, place))
+            return false;
         run->jobs[run->count].path = file->path;
         run->jobs[run->count].is_stream = file->is_stream;
         run->count++;
@@ -195,6 +253,7 @@ static size_t inputs_fill(const struct leak_run *run, struct tg_leak_input *inpu
             .last_step = place->last_step,
             .family = place->family,
             .is_oom = was_written_at_oom(place, &run->jobs[i]),
+            .run = place->run,
         };
     }
     return count;
@@ -230,6 +289,19 @@ static double seconds_since(const struct timespec *start) {
     return (double)(now.tv_sec - start->tv_sec) + 1e-9 * (double)(now.tv_nsec - start->tv_nsec);
 }
 
+/* EXIT_ABOVE where a rank leaks more than is allowed, which is said. */
+static int limit_check(const struct leak_options *options, const struct tg_leak_summary *summary) {
+    double limit = (double)options->fail_above_bytes;
+    struct figure rate_figure, limit_figure;
+
+    if (options->fail_above_bytes == NO_LIMIT || summary->verdict != TG_VERDICT_LEAK ||
+        summary->bytes_per_step <= limit)
+        return EXIT_ANSWERED;
+    size_apart_figures(limit, summary->bytes_per_step, &limit_figure, &rate_figure);
+    say("leaks %s a step, more than --fail-above %s", rate_figure.text, limit_figure.text);
+    return EXIT_ABOVE;
+}
+
 static int answer_print(struct leak_run *run, const struct timespec *start) {
     const struct leak_options *options = &run->options;
     struct leak_report report = {
@@ -240,26 +312,27 @@ static int answer_print(struct leak_run *run, const struct timespec *start) {
         .leaks = run->leaks,
         .notes = &run->notes,
         .step_mark = options->step_mark,
+        .runs = &run->runs,
         .capacity_bytes = options->capacity_bytes,
         .rows_most = options->rows_most,
         .seconds = seconds_since(start),
     };
-    double rate;
+    uint64_t min_growth_preset;
+    bool is_printed;
 
-    leak_report_complete(&report);
-    if (!options->json)
+    if (size_read(MIN_GROWTH_PRESET, &min_growth_preset) &&
+        options->min_growth_bytes != min_growth_preset)
+        report.min_growth_bytes = options->min_growth_bytes;
+    is_printed = leak_report_complete(&report);
+    if (is_printed && options->json)
+        is_printed = leak_json_print(&report) || ferror(stdout);
+    else if (is_printed)
         leak_text_print(&report);
-    else if (!leak_json_print(&report) && !ferror(stdout)) {
-        say_no_memory();
-        return EXIT_WRONG;
-    }
-    rate = report.summary.bytes_per_step;
-    if (options->fail_above_bytes == NO_LIMIT || report.summary.verdict != TG_VERDICT_LEAK ||
-        rate <= (double)options->fail_above_bytes)
-        return EXIT_ANSWERED;
-    say("leaks %s a step, more than --fail-above %s", size_figure(rate).text,
-        size_figure((double)options->fail_above_bytes).text);
-    return EXIT_ABOVE;
+    leak_report_free(&report);
+    if (is_printed)
+        return limit_check(options, &report.summary);
+    say_no_memory();
+    return EXIT_WRONG;
 }
 
 static int run_do(struct leak_run *run) {
@@ -301,6 +374,7 @@ static void run_free(struct leak_run *run) {
     free(run->places);
     collected_free(&run->collected);
     texts_free(&run->notes);
+    texts_free(&run->runs);
     if (run->patterns.step != NULL)
         regfree(&run->step_pattern);
     if (run->patterns.rank != NULL)

@@ -251,6 +251,8 @@ struct tg_leak_summary {
 
 struct tg_leak_rank {
     int64_t rank, pid; /* -1: not known */
+    size_t input;      /* its last file: index into the inputs */
+    uint32_t is_alone; /* that file alone, since its name tells neither rank, process nor step */
     enum tg_verdict verdict;
     double bytes_per_step;
     uint64_t total_bytes; /* growth so far, by the leaking sites */

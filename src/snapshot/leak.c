@@ -73,6 +73,8 @@ static int add_rank(struct tg_leaks *leaks, struct tg__map *known_rows,
     struct tg_leak_rank row = {
         .rank = rank->rank,
         .pid = rank->pid,
+        .input = rank->input,
+        .is_alone = rank->is_alone,
         .steps = rank->points,
         .first_step = (int64_t)rank->steps[0],
         .last_step = (int64_t)rank->steps[rank->points - 1],

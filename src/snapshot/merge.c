@@ -185,8 +185,8 @@ static int rank_row(struct tg__rank *rank, struct tg__map *rows, uint32_t stack,
     return rc;
 }
 
-/* Adds one row of a digest, from its sample on, to columns of the rank. Adds, since stacks that differ
- * in the file may be one here. */
+/* Adds samples of one row of a digest to columns of the rank. Adds, since stacks that differ in the
+ * file may be one here. */
 static int copy_row(struct tg__rank *rank, struct tg__map *rows, uint32_t stack,
                     const struct tg__held *held, size_t to, size_t count) {
     struct tg__held *into;
@@ -329,6 +329,8 @@ static int fill_rank(struct tg__merge *merge, struct tg__rank *rank, const struc
         inside += g->files[i]->digest->info.steps;
     rank->rank = g->files[0]->rank;
     rank->pid = g->files[0]->pid;
+    rank->input = (size_t)(g->files[g->count - 1] - merge->inputs);
+    rank->is_alone = stands_alone(g->files[0]);
     rank->devices = last->info.devices;
     rank->points = by_files ? g->count : inside;
     rank->live_bytes = last->info.live_bytes;
@@ -475,6 +477,7 @@ int tg__merge_make(struct tg__merge *merge, const struct tg_leak_input *inputs, 
     const struct tg_leak_input **files;
     int rc;
 
+    merge->inputs = inputs;
     merge->budget.left_bytes = HELD_BYTES_MAX;
     tg__vec_init(&merge->ranks, sizeof(struct tg__rank), NULL);
     tg__vec_init(&merge->notes, sizeof(char *), NULL);

@@ -11,6 +11,8 @@
 
 struct tg__rank {
     int64_t rank, pid;
+    size_t input;  /* index of its last file among the inputs */
+    bool is_alone; /* that file is judged by itself */
     enum tg_step_source source;
     double step_confidence;
     size_t devices;        /* of its last file */
@@ -32,6 +34,7 @@ struct tg__merge {
     struct tg__places places; /* owns its texts */
     struct tg__vec ranks;     /* struct tg__rank, by rank, then by pid */
     struct tg__vec notes;     /* char *, each malloc'ed */
+    const struct tg_leak_input *inputs; /* lent while it is made */
 };
 
 /* Errors: -ENOMEM, TG_ELIMIT. Free in any case. */

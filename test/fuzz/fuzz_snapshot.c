@@ -144,26 +144,47 @@ static void touch_leaks(const struct tg_leaks *leaks) {
         touch_string(tg_leaks_note(leaks, i));
 }
 
-/* Four inputs from one digest: two steps of a rank, no rank at all, and one out of memory. */
-static void find_leaks(const struct tg_digest *digest) {
-    static const char *const own[] = {"train", "^/work"};
-    const struct tg_leak_params params = {own, 2, 1};
-    const struct tg_leak_input inputs[] = {
-        {digest, 0, 100, 1, 1, 0, 0, 0},
-        {digest, 0, 100, 2, 2, 0, 0, 0},
-        {digest, -1, -1, -1, -1, 0, 0, 0},
-        {digest, 1, 101, 3, 4, 1, 1, 7},
-    };
+static void find_leaks(const struct tg_leak_input *inputs, size_t count,
+                       const struct tg_leak_params *params) {
+    struct tg_leaks *leaks = NULL;
 
-    for (size_t count = 1; count <= 4; count += 3) {
-        struct tg_leaks *leaks = NULL;
-        REQUIRE(tg_leaks_find(inputs, count, count == 4 ? &params : NULL, &leaks) == 0);
-        touch_leaks(leaks);
-        tg_leaks_close(leaks);
-    }
+    REQUIRE(tg_leaks_find(inputs, count, params, &leaks) == 0);
+    touch_leaks(leaks);
+    tg_leaks_close(leaks);
 }
 
-static void digest_and_find(const struct tg_snapshot *snapshot, const char *step_mark) {
+/* A small number from `from` on, drawn from the input's hash: the same for the same bytes. */
+static int64_t draw(uint64_t *hash, int64_t from, uint64_t kinds) {
+    *hash = *hash * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return from + (int64_t)((*hash >> 40) % kinds);
+}
+
+/* One digest in many places: any mix of ranks, processes, steps, families and runs. */
+static void find_in_any_layout(const struct tg_digest *digest, uint64_t hash) {
+    static const char *const own[] = {"train", "^/work"};
+    const struct tg_leak_params params = {own, 2, 1};
+    struct tg_leak_input inputs[8];
+    size_t count = (size_t)draw(&hash, 1, 8);
+
+    memset(inputs, 0, sizeof inputs);
+    for (size_t i = 0; i < count; i++) {
+        inputs[i].digest = digest;
+        inputs[i].rank = draw(&hash, -1, 3);
+        inputs[i].pid = draw(&hash, -1, 3);
+        inputs[i].first_step = draw(&hash, -1, 6);
+        inputs[i].last_step = inputs[i].first_step;
+        if (inputs[i].first_step >= 0)
+            inputs[i].last_step += draw(&hash, 0, 3);
+        inputs[i].family = (int32_t)draw(&hash, 0, 2);
+        inputs[i].is_oom = draw(&hash, 0, 4) == 3;
+        inputs[i].run = (int32_t)draw(&hash, 0, 2);
+    }
+    find_leaks(inputs, count, (hash & 1) != 0 ? &params : NULL);
+}
+
+static void digest_and_find(const struct tg_snapshot *snapshot, const char *step_mark,
+                            uint64_t hash) {
+    struct tg_leak_input alone = {.rank = -1, .pid = -1, .first_step = -1, .last_step = -1};
     struct tg_digest *digest = NULL;
     struct tg_digest_info info;
 
@@ -171,8 +192,18 @@ static void digest_and_find(const struct tg_snapshot *snapshot, const char *step
     tg_digest_info(digest, &info);
     REQUIRE(info.step_source <= TG_STEPS_PERIOD);
     REQUIRE(info.step_confidence >= 0 && info.step_confidence <= 1);
-    find_leaks(digest);
+    alone.digest = digest;
+    find_leaks(&alone, 1, NULL);
+    find_in_any_layout(digest, hash);
     tg_digest_close(digest);
+}
+
+static uint64_t hash_of(const uint8_t *data, size_t size) {
+    uint64_t hash = UINT64_C(14695981039346656037);
+
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ data[i]) * UINT64_C(1099511628211);
+    return hash;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -194,8 +225,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     touch_events(snapshot, &info);
     touch_segments(snapshot, &info);
     touch_annotations(snapshot, &info);
-    digest_and_find(snapshot, NULL);
-    digest_and_find(snapshot, "step*");
+    digest_and_find(snapshot, NULL, hash_of(data, size));
+    digest_and_find(snapshot, "step*", hash_of(data, size) + 1);
     tg_snapshot_close(snapshot);
     return 0;
 }

@@ -231,6 +231,21 @@ def by_hand(extra=b"", head=b"\x80\x04"):
     return head + b"}" + segments + b"\x8c\x0ddevice_traces]]" + one + b"aas" + last + b"."
 
 
+def memo_replaced():
+    """The same bytes twice, and between them another frame in the memo: two different stacks."""
+    def frame(slot, name):
+        return b"}(" + b"".join([text8(b"name"), b"\x8c\x04" + name, text8(b"filename"),
+                                 b"\x8c\x04a.py", text8(b"line"), b"K\x07"]) + b"uq" + slot
+
+    def one(stack):
+        return b"}(\x8c\x06action\x8c\x05alloc\x8c\x06frames" + stack + b"u"
+
+    stack = b"](" + b"h\x01" * 40 + b"e"
+    first = b"](" + frame(b"\x01", b"main") + frame(b"\x02", b"step") + b"e"
+    events = one(first) + one(stack) + one(stack) + one(b"](h\x02q\x01e") + one(stack) + one(stack)
+    return b"\x80\x02}\x8c\x08segments]s\x8c\x0ddevice_traces](](" + events + b"ees."
+
+
 def with_extra(code):
     return by_hand(code)
 
@@ -258,6 +273,7 @@ def accepted():
     yield "marked_steps", pickle.dumps(growing(4, metadata="step %d"), 4)
     yield "period", pickle.dumps(growing(7), 4)
     yield "single_opcodes", by_hand()
+    yield "memo_replaced", memo_replaced()
     yield "long4_extra", with_extra(b"\x8b\x09\0\0\0" + b"\xff" * 8 + b"\x7f")
     yield "tuples_extra", with_extra(b")\x85K\x01K\x02K\x03\x87\x86(NN(tt\x86")
     yield "bytes_extra", with_extra(b"(C\x02abB\x02\0\0\0ab\x8e\x02\0\0\0\0\0\0\0abl")

@@ -195,6 +195,9 @@ def slow(count=60_000):
     yield Bad("slow-stack-by-frames", _top(
         b"](](}(X\x06\x00\x00\x00actionX\x05\x00\x00\x00allocX\x06\x00\x00\x00frames" + stack
         + b"uee"), "either")
+    # Pairs that tell nothing, in one dictionary that is put into a list again and again.
+    yield Bad("slow-plain-dictionary", b"\x80\x04](}q\0(" + b"K\1K\1" * count + b"u"
+              + b"h\0" * (2 * count) + b"e.", "either")
     texts = [{"action": "alloc", "addr": i, "size": 1, "stream": i, "user_metadata": f"step {i}"}
              for i in range(count)]
     yield Bad("slow-contexts", write({"segments": [], "device_traces": [texts]}), "either")

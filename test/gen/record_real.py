@@ -116,16 +116,6 @@ def metadata(loop):
     return torch.cuda.memory._snapshot()
 
 
-def profiler_steps(loop):
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities) as profiler:
-        for _ in range(STEPS):
-            loop.step()
-            loop.end_step()
-            profiler.step()
-    return torch.cuda.memory._snapshot()
-
-
 def expandable(loop):
     torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     return plain(loop)
@@ -160,8 +150,8 @@ def segments_only(loop):
     return torch.cuda.memory_snapshot()
 
 
-FORMS = [plain, steady, cpp_writer, all_stacks, pools, metadata, profiler_steps, expandable, ring,
-         compiled, state_only, segments_only]
+FORMS = [plain, steady, cpp_writer, all_stacks, pools, metadata, expandable, ring, compiled,
+         state_only, segments_only]
 
 
 def neutral(data):

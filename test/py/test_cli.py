@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the command behaves: statuses, streams, options, folders with trouble in them."""
 
+import copy
 import json
+import lzma
 import os
+import pickle
 import re
 import shutil
 import stat
@@ -248,6 +251,158 @@ def test_pattern_that_matches_no_file(tidegate, run_folder):
     """--step-from must fit; what does not is named."""
     folder, _ = run_folder
     wrong_use(tidegate("leak", "--step-from", "epoch([0-9]+)", folder), "--step-from")
+
+
+def test_pattern_is_said_once(tidegate, run_folder):
+    """One line however many files: the count, one example, and what is mostly the reason."""
+    folder, case = run_folder
+    for option in ("--step-from", "--rank-from"):
+        said = wrong_use(tidegate("leak", option, r"epoch(\d+)", folder), option).err.splitlines()
+        assert len(said) == 1 and f"likewise {len(case.files) - 1} more files" in said[0]
+        assert next(iter(case.files)) in said[0]
+        assert said[0].endswith(r"; \d is not POSIX; write [0-9]")
+    assert "POSIX" not in tidegate("leak", "--step-from", "epoch([0-9]+)", folder).err
+
+
+def test_pattern_that_fits_some(tidegate, run_folder):
+    """The others are named and left out."""
+    folder, case = run_folder
+    (folder / "odd.pickle").write_bytes(b"x")
+    result = tidegate("leak", "--step-from", "/step([0-9]+)/", folder)
+    assert result.status == 0 and result.err.count("odd.pickle: --step-from") == 1
+    assert result.out.startswith(f"{len(case.files)} of {len(case.files) + 1} files: ")
+
+
+# ---- several runs
+
+@pytest.fixture()
+def mix(tmp_path):
+    """mix/gpu0 leaks, mix/gpu1 does not; no rank in the paths."""
+    for step in range(1, 6):
+        for gpu, data in enumerate(("verl_now", "verl_march")):
+            folder = tmp_path / f"mix/gpu{gpu}/iter_{step:04}"
+            folder.mkdir(parents=True)
+            source, = (DATA / data / f"step{step}").iterdir()
+            shutil.copy(source, folder / "snap.pickle.xz")
+    return tmp_path
+
+
+def test_runs_are_kept_apart(tidegate, mix):
+    """Each by itself, and named where it leaks."""
+    lines = tidegate("leak", "mix", cwd=mix).out.splitlines()
+    assert lines[0].startswith("10 files: 2 runs x steps 1-5 ")
+    assert lines[1] == ("LEAK  141 MiB a step on 1 of 2 runs (mix/gpu0), 4 of 4 steps, "
+                        "564 MiB so far")
+    assert lines[-1].startswith("at 80 GiB (--capacity) the card is full at about step 564 "
+                                "(mix/gpu0). ")
+    assert "-1" not in " ".join(lines[1:])
+    answer = tidegate("leak", "--json", "mix", cwd=mix).json()
+    jsonschema.validate(answer, SCHEMA)
+    assert [(r["run"], r["verdict"]) for r in answer["ranks"]] == [
+        ("mix/gpu0", "leak"), ("mix/gpu1", "no leak")]
+
+
+def test_ranks_from_a_pattern_are_one_run(tidegate, mix):
+    """The same files with --rank-from; --step-from leaves them two runs."""
+    result = tidegate("leak", "--rank-from", "gpu([0-9]+)", "mix", cwd=mix)
+    assert result.out.splitlines()[0].startswith("10 files: 2 ranks x steps 1-5 ")
+    assert "LEAK  141 MiB a step on rank 0 of 2, " in result.out
+    answer = tidegate("leak", "--json", "--rank-from", "gpu([0-9]+)", "mix", cwd=mix).json()
+    assert [r["rank"] for r in answer["ranks"]] == [0, 1]
+    assert not any("run" in r for r in answer["ranks"])
+    result = tidegate("leak", "--step-from", "iter_([0-9]+)", "mix", cwd=mix)
+    assert " on 1 of 2 runs (mix/gpu0), " in result.out
+
+
+def test_runs_with_ranks(tidegate):
+    """Folders of verl, side by side: each answers as it does alone."""
+    names = ("verl_logits", "verl_march", "verl_now", "verl_rank1")
+    answer = tidegate("leak", "--json", *names, cwd=DATA).json()
+    assert {(r["run"], r["rank"]): r["verdict"] for r in answer["ranks"]} == {
+        ("verl_logits", 0): "leak", ("verl_logits", 1): "leak", ("verl_march", 0): "no leak",
+        ("verl_now", 0): "leak", ("verl_rank1", 0): "no leak", ("verl_rank1", 1): "leak"}
+    lines = tidegate("leak", *names, cwd=DATA).out.splitlines()
+    assert lines[0].startswith("30 files: 4 runs, 6 ranks x steps 1-5 ")
+    assert lines[1].startswith("LEAK  212 MiB a step on 4 of 6 ranks (verl_logits rank 0, ")
+    assert "(verl_logits rank 0)" in lines[-1]
+
+
+def test_files_by_themselves(tidegate, tmp_path):
+    """Each is a run, and named by its file."""
+    shutil.copy(LEAK, tmp_path / "a.pickle.xz")
+    shutil.copy(DATA / "qwen_vl_no_leak.pickle.xz", tmp_path / "b.pickle.xz")
+    text = tidegate("leak", ".", cwd=tmp_path).out
+    assert "2 files: 2 runs x steps 1-6" in text and " on 1 of 2 runs (./a.pickle.xz), " in text
+    answer = tidegate("leak", "--json", ".", cwd=tmp_path).json()
+    assert {r["run"]: r["verdict"] for r in answer["ranks"]} == {
+        "./a.pickle.xz": "leak", "./b.pickle.xz": "no leak"}
+
+
+def test_processes_of_a_rank_in_several_runs(tidegate, tmp_path):
+    """Actor and critic of one rank have rows of their own, in each run."""
+    for run_name, names in (("a", ("verl_now", "verl_march")), ("b", ("verl_march",))):
+        for step in range(1, 6):
+            for pid, data in enumerate(names, 7):
+                folder = tmp_path / run_name / f"step{step}"
+                folder.mkdir(parents=True, exist_ok=True)
+                source, = (DATA / data / f"step{step}").iterdir()
+                shutil.copy(source, folder / f"torch_memory_rank0_pid{pid}.pickle.xz")
+    answer = tidegate("leak", "--json", "a", "b", cwd=tmp_path).json()
+    assert [(r["run"], r["pid"], r["verdict"]) for r in answer["ranks"]] == [
+        ("a", 7, "leak"), ("a", 8, "no leak"), ("b", 7, "no leak")]
+    lines = tidegate("leak", "a", "b", cwd=tmp_path).out.splitlines()
+    assert lines[0].startswith("15 files: 2 runs, 3 ranks x steps 1-5 ")
+    assert " on 1 of 3 ranks (a rank 0 pid 7), " in lines[1]
+
+
+def test_several_devices_have_no_outlook(tidegate, tmp_path):
+    """What grows is the sum over devices: which of them is full when is not told."""
+    snapshot = pickle.loads(lzma.open(DATA / "real/plain.pickle.xz").read())
+    other = copy.deepcopy(snapshot)
+    snapshot["device_traces"] += other["device_traces"]
+    snapshot["segments"] += [dict(s, device=1) for s in other["segments"]]
+    (tmp_path / "two.pickle").write_bytes(pickle.dumps(snapshot))
+    text = tidegate("leak", tmp_path / "two.pickle").out
+    assert "LEAK  6.0 MiB a step, " in text and "is full" not in text
+    answer = tidegate("leak", "--json", tmp_path / "two.pickle").json()
+    assert answer["full_at_step"] is None and answer["full_in_steps"] is None
+    jsonschema.validate(answer, SCHEMA)
+
+
+# ---- words of the report
+
+def test_limit_and_rate_that_look_alike(tidegate):
+    """One more digit tells them apart; sizes may be written as Kubernetes does."""
+    result = tidegate("leak", "--fail-above", "141Mi", LEAK)
+    assert result.status == 3
+    assert result.err == "tidegate: leaks 141.1 MiB a step, more than --fail-above 141.0 MiB\n"
+
+
+def test_no_leak_above_a_limit(tidegate):
+    """Growth below --min-growth is no leak, and the answer says so; without it nothing is added."""
+    lines = tidegate("leak", "--min-growth", "200MiB", LEAK).out.splitlines()
+    assert lines[1] == "no leak above --min-growth 200 MiB  over 6 steps"
+    assert lines[-1].startswith("note: 1 line grows by less than ")
+    assert "--min-growth" not in tidegate("leak", "--min-growth", "200MiB", CLEAN).out
+
+
+def test_notes_on_files_come_first(tidegate, tmp_path):
+    """What was left out belongs to what was read."""
+    shutil.copytree(DATA / "verl_now", tmp_path / "run")
+    source, = (tmp_path / "run/step5").iterdir()
+    shutil.copy(source, tmp_path / "run/torch_memory_rank0_pid4000.pickle.xz")
+    lines = tidegate("leak", "run", cwd=tmp_path).out.splitlines()
+    assert lines[1] == "note: rank 0: 1 file is left out: no step in the name, unlike the others"
+    assert lines[2].startswith("LEAK  141 MiB a step on rank 0, ")
+
+
+def test_several_events_out_of_memory(tidegate, tmp_path):
+    """The first one's figures; the others are counted."""
+    for name, more in (("a", ""), ("b", "; 1 more file holds such an event"),
+                       ("c", "; 2 more files hold such an event")):
+        shutil.copy(DATA / "qwen_vl_oom.pickle.xz", tmp_path / f"{name}.pickle.xz")
+        line, = (l for l in tidegate("leak", tmp_path).out.splitlines() if "out of memory" in l)
+        assert line.endswith(", so a limit on the process, not the card, refused it" + more)
 
 
 def test_stdin_empty(tidegate):

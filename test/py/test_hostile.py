@@ -2,6 +2,7 @@
 """Bad input: a sentence with file and offset, status 2, bounded memory, never a crash."""
 
 import gzip
+import json
 import lzma
 import random
 import re
@@ -44,6 +45,27 @@ def test_refused(tidegate, tmp_path, bounded, bad):
         return
     refused(result, path, bad.offset)
     assert ("construct" in result.err) == (bad.kind == "unsafe"), result.err
+
+
+def test_json_has_an_end(tidegate, tmp_path):
+    """One name of a megabyte, thousands of times in one stack: the answer is cut, and valid."""
+    name = "n" * MIB
+    frames = [{"name": name, "filename": "/w/" + name + ".py", "line": 1}] * 8000
+    write = forms.WRITERS["cpp"]
+    for step in range(1, 5):
+        blocks = [{"address": i << 20, "size": MIB, "requested_size": MIB,
+                   "state": "active_allocated", "frames": frames} for i in range(1, step + 1)]
+        segment = {"device": 0, "address": 0, "total_size": 64 * MIB, "allocated_size": 0,
+                   "active_size": 0, "stream": 0, "segment_type": "large", "blocks": blocks}
+        (tmp_path / f"step{step}.pickle").write_bytes(
+            write({"segments": [segment], "device_traces": [[]]}))
+    result = tidegate("leak", "--json", tmp_path, limit_bytes=256 * MIB, timeout=10)
+    assert result.status == 0, result.err
+    assert len(result.out) < 4 * MIB
+    leak, = json.loads(result.out)["leaks"]
+    assert leak["bytes_per_step"] == MIB
+    assert len(leak["stack"]) == 256
+    assert leak["stack"][0]["function"] == "n" * 1024 + "..."
 
 
 @pytest.mark.parametrize("writer", ("py2", "py5", "cpp"))

@@ -23,6 +23,8 @@ REPORTS = {
     "verl_march": ["verl_march"],
     "verl_now": ["verl_now"],
     "verl_now_capacity": ["--capacity", "24GiB", "verl_now"],
+    "no_steps": ["real/state_only.pickle.xz"],
+    "several_runs": ["verl_march", "verl_now"],
     "help": ["--help"],
 }
 
