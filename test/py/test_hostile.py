@@ -47,7 +47,7 @@ def test_refused(tidegate, tmp_path, bounded, bad):
     assert ("construct" in result.err) == (bad.kind == "unsafe"), result.err
 
 
-def test_json_has_an_end(tidegate, tmp_path):
+def test_json_has_an_end(tidegate, tmp_path, bounded):
     """One name of a megabyte, thousands of times in one stack: the answer is cut, and valid."""
     name = "n" * MIB
     frames = [{"name": name, "filename": "/w/" + name + ".py", "line": 1}] * 8000
@@ -59,7 +59,7 @@ def test_json_has_an_end(tidegate, tmp_path):
                    "active_size": 0, "stream": 0, "segment_type": "large", "blocks": blocks}
         (tmp_path / f"step{step}.pickle").write_bytes(
             write({"segments": [segment], "device_traces": [[]]}))
-    result = tidegate("leak", "--json", tmp_path, limit_bytes=256 * MIB, timeout=10)
+    result = tidegate("leak", "--json", tmp_path, limit_bytes=bounded(64 * MIB), timeout=10)
     assert result.status == 0, result.err
     assert len(result.out) < 4 * MIB
     leak, = json.loads(result.out)["leaks"]
