@@ -200,10 +200,17 @@ uint64_t tg__hash_bytes(const void *bytes, size_t length) {
     /* Both factors hold something that a file's author cannot know: none can be made zero. */
     const uint64_t seed = tg__hash_seed(), key = tg__hash_u64(seed + 1);
     const unsigned char *at = bytes;
-    uint64_t hash = seed ^ length * UINT64_C(0x9e3779b97f4a7c15), word[2];
+    uint64_t hash = seed ^ length * UINT64_C(0x9e3779b97f4a7c15), other = key, word[4];
 
+    /* Stacks are long: two chains, neither of which waits for the other. */
     for (; length >= sizeof word; length -= sizeof word, at += sizeof word) {
         memcpy(word, at, sizeof word);
+        hash = folded_product(word[0] ^ key, word[1] ^ hash) ^ hash >> 7;
+        other = folded_product(word[2] ^ seed, word[3] ^ other) ^ other >> 7;
+    }
+    hash ^= tg__hash_u64(other);
+    for (; length >= 16; length -= 16, at += 16) {
+        memcpy(word, at, 16);
         hash = folded_product(word[0] ^ key, word[1] ^ hash) ^ hash >> 7;
     }
     word[0] = word[1] = 0;

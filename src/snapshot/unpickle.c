@@ -96,10 +96,10 @@ static int push_mark(struct machine *m) {
 static int take_marked(struct machine *m, const uint64_t **items, size_t *count) {
     const uint32_t *marks = m->marks.items;
 
-    if (m->marks.count == 0)
-        return tg__fail(TG_EFORMAT, "an opcode wants a mark and there is none");
     *items = stack_items(m) + m->floor;
     *count = above_floor(m);
+    if (m->marks.count == 0)
+        return tg__fail(TG_EFORMAT, "an opcode wants a mark and there is none");
     m->stack.count = m->floor;
     m->marks.count--;
     m->floor = m->marks.count > 0 ? marks[m->marks.count - 1] : 0;
