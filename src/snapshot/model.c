@@ -187,6 +187,10 @@ static int settle(struct tg__builder *b, uint64_t value) {
     return rc;
 }
 
+void tg__builder_known_stack(struct tg__builder *b, uint64_t list, uint32_t stack) {
+    become(b, list, TG__STACK, stack);
+}
+
 int tg__builder_stack(struct tg__builder *b, uint64_t list, const uint32_t *frames,
                       size_t count) {
     uint32_t stack;

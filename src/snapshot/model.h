@@ -46,6 +46,8 @@ int tg__builder_append(struct tg__builder *builder, uint64_t list, const uint64_
 /* list, new and empty, becomes a stack of these frames (numbers of the frames' table). */
 int tg__builder_stack(struct tg__builder *builder, uint64_t list, const uint32_t *frames,
                       size_t count);
+/* The same with a stack that tg__builder_stack has made. */
+void tg__builder_known_stack(struct tg__builder *builder, uint64_t list, uint32_t stack);
 
 /* The whole was `root`: checks it and links traces and annotations. */
 int tg__builder_finish(struct tg__builder *builder, uint64_t root);

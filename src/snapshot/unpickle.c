@@ -10,6 +10,16 @@
 /* Returned by an opcode to end the run; every error is negative. */
 #define STOPPED 1
 
+/* A stack that was read from [offset, offset + length) of the data. */
+struct seen_stack {
+    size_t offset;
+    uint64_t epoch; /* of the memo at that time; 0: nothing here */
+    uint32_t length, stack;
+};
+
+#define SEEN_STACKS 1024
+#define SEEN_KEY_BYTES 64 /* shorter stacks are scanned as quickly */
+
 struct machine {
     const uint8_t *data, *end;
     const uint8_t *op; /* where the run stopped */
@@ -21,6 +31,8 @@ struct machine {
     const struct tg__pickle *pickle;
     size_t pass_at; /* the offset from which on the pickle's owner is told */
     uint32_t floor;       /* height of the stack at the last mark: nothing pops below it */
+    uint64_t memo_epoch;  /* grows when an entry is replaced: the same bytes may mean others then */
+    struct seen_stack seen[SEEN_STACKS]; /* by the bytes with which they begin */
 };
 
 #define NOT_SET UINT32_MAX
@@ -181,7 +193,10 @@ static int put_anywhere(struct machine *m, uint32_t slot, uint64_t value) {
             return rc;
     }
     entry = (uint32_t *)m->memo.items + slot;
-    m->memo_filled += *entry == NOT_SET;
+    if (*entry == NOT_SET)
+        m->memo_filled++;
+    else if (*entry != squeezed)
+        m->memo_epoch++;
     *entry = squeezed;
     return 0;
 }
@@ -346,17 +361,14 @@ static inline uint32_t frame_at(const struct machine *m, uint32_t slot) {
     return (word & 15) == TG__FRAME ? word >> 4 : UINT32_MAX;
 }
 
-/* Half of a file is stacks that were seen before: a list that is filled from a mark by nothing but
- * BINGETs of frames. They are read without the value stack. `at` is behind the mark; returns what
- * follows the APPENDS, or `at` itself where it is not such a list: then nothing has happened. */
-static const uint8_t *known_stack(struct machine *m, const uint8_t *at, int *rc) {
+/* Reads a list that is filled from a mark by nothing but BINGETs of frames. `at` is behind the
+ * mark; returns what follows the APPENDS, or `at` itself where it is not such a list: then nothing
+ * has happened. */
+static const uint8_t *scan_stack(struct machine *m, const uint8_t *at, uint64_t list, int *rc) {
     const uint8_t *p = at;
     uint32_t frames[FRAMES_AT_ONCE], frame;
     size_t count = 0;
-    uint64_t list = above_floor(m) > 0 ? stack_items(m)[m->stack.count - 1] : 0;
 
-    if (tg__kind(m->builder, list) != TG__NEW_LIST)
-        return at;
     while (m->end - p > 5 && count < FRAMES_AT_ONCE) {
         /* Two branches and not a choice of lengths: the next opcode need not wait for this one. */
         if (*p == 'j') {
@@ -376,6 +388,46 @@ static const uint8_t *known_stack(struct machine *m, const uint8_t *at, int *rc)
         return at;
     *rc = tg__builder_stack(m->builder, list, frames, count);
     return p + 1;
+}
+
+/* Where a stack that begins with these SEEN_KEY_BYTES is noted. */
+static struct seen_stack *seen_at(struct machine *m, const uint8_t *at) {
+    uint64_t a = 0, b = 0;
+
+    for (size_t i = 0; i < SEEN_KEY_BYTES; i += 16) {
+        a = (a ^ u64_at(at + i)) * UINT64_C(0x9e3779b97f4a7c15);
+        b = (b ^ u64_at(at + i + 8)) * UINT64_C(0xd6e8feb86659fd93);
+        a ^= a >> 29;
+        b ^= b >> 31;
+    }
+    return &m->seen[((a ^ b) >> 20) % SEEN_STACKS];
+}
+
+/* A quarter to two thirds of a file is stacks that were seen before, in the same bytes. Equal bytes
+ * name equal memo entries, and as long as none was replaced, the same stack. */
+static const uint8_t *known_stack(struct machine *m, const uint8_t *at, int *rc) {
+    uint64_t list = above_floor(m) > 0 ? stack_items(m)[m->stack.count - 1] : 0;
+    struct seen_stack *seen;
+    const uint8_t *behind;
+
+    if (tg__kind(m->builder, list) != TG__NEW_LIST)
+        return at;
+    if (m->end - at < SEEN_KEY_BYTES)
+        return scan_stack(m, at, list, rc);
+    seen = seen_at(m, at);
+    if (seen->epoch == m->memo_epoch && seen->length <= (size_t)(m->end - at) &&
+        memcmp(at, m->data + seen->offset, seen->length) == 0) {
+        /* The latest place: the pages of earlier ones may have been let go. */
+        seen->offset = (size_t)(at - m->data);
+        tg__builder_known_stack(m->builder, list, seen->stack);
+        return at + seen->length;
+    }
+    behind = scan_stack(m, at, list, rc);
+    if (behind - at >= SEEN_KEY_BYTES && *rc == 0)
+        *seen = (struct seen_stack){(size_t)(at - m->data), m->memo_epoch,
+                                    (uint32_t)(behind - at),
+                                    tg__object_number(m->builder, list)};
+    return behind;
 }
 
 /* For unpickle.def: moves the run's own `at`. A stack passed without its mark leaves none. */
@@ -539,7 +591,7 @@ int tg__unpickle(struct tg__builder *builder, const struct tg__pickle *pickle, s
     struct tg__budget *budget = &builder->snapshot->budget;
     const uint8_t *data = pickle->data;
     struct machine m = {.data = data, .end = data + pickle->size_bytes, .op = data,
-                        .builder = builder, .pickle = pickle,
+                        .memo_epoch = 1, .builder = builder, .pickle = pickle,
                         .pass_at = pickle->passed != NULL ? PASS_BYTES : SIZE_MAX};
     int rc = check_start(data, pickle->size_bytes);
 

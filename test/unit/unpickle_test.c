@@ -154,6 +154,33 @@ START_TEST(stacks_are_shared) {
 }
 END_TEST
 
+/* The same bytes name another stack after a memo entry was replaced. */
+#define TEN_GETS "h\x01h\x01h\x01h\x01h\x01h\x01h\x01h\x01h\x01h\x01"
+#define LONG_STACK "](" TEN_GETS TEN_GETS TEN_GETS TEN_GETS "e"
+
+START_TEST(a_replaced_memo_entry_names_another_frame) {
+    static const char bytes[] = SNAPSHOT(
+        "}(X\x04\0\0\0nameX\x01\0\0\0fX\x08\0\0\0filenameX\x04\0\0\0a.pyX\x04\0\0\0lineK\x05uq\x01""0"
+        "}(X\x04\0\0\0nameX\x01\0\0\0gX\x08\0\0\0filenameX\x04\0\0\0a.pyX\x04\0\0\0lineK\x05uq\x02""0"
+        "}(" ACTION "X\x06\0\0\0frames" LONG_STACK "u"
+        "}(" ACTION "X\x06\0\0\0frames" LONG_STACK "u"
+        "h\x02q\x01" "0"
+        "}(" ACTION "X\x06\0\0\0frames" LONG_STACK "u");
+    struct tg_snapshot *snapshot = parse(bytes, sizeof bytes - 1);
+    const struct tg_event *events = tg_snapshot_events(snapshot);
+    const uint32_t *stack;
+    size_t count;
+
+    ck_assert_uint_ne(events[0].stack, 0);
+    ck_assert_uint_eq(events[1].stack, events[0].stack);
+    ck_assert_uint_ne(events[2].stack, events[0].stack);
+    stack = tg_snapshot_stack(snapshot, events[2].stack, &count);
+    ck_assert_uint_eq(count, 40);
+    ck_assert_uint_eq(stack[39], 1);
+    tg_snapshot_close(snapshot);
+}
+END_TEST
+
 /* One megabyte of one opcode each: bounded memory, an error or nothing, never a crash. */
 START_TEST(floods) {
     static const char opcodes[] = "](})N0215t\x85\x86\x94\x88\x8f\x91" "Kldseau";
@@ -263,6 +290,7 @@ int main(void) {
     tcase_add_test(cases, event_values);
     tcase_add_test(cases, piecemeal);
     tcase_add_test(cases, stacks_are_shared);
+    tcase_add_test(cases, a_replaced_memo_entry_names_another_frame);
     tcase_add_loop_test(cases, floods, 0, 23);
     tcase_add_test(cases, a_plain_dictionary_is_looked_at_once);
     tcase_add_test(cases, whoever_maps_hears_how_far_it_is_read);
