@@ -160,8 +160,10 @@ END_TEST
 
 START_TEST(a_replaced_memo_entry_names_another_frame) {
     static const char bytes[] = SNAPSHOT(
-        "}(X\x04\0\0\0nameX\x01\0\0\0fX\x08\0\0\0filenameX\x04\0\0\0a.pyX\x04\0\0\0lineK\x05uq\x01""0"
-        "}(X\x04\0\0\0nameX\x01\0\0\0gX\x08\0\0\0filenameX\x04\0\0\0a.pyX\x04\0\0\0lineK\x05uq\x02""0"
+        "}(X\x04\0\0\0nameX\x01\0\0\0fX\x08\0\0\0filenameX\x04\0\0\0a.py"
+        "X\x04\0\0\0lineK\x05uq\x01" "0"
+        "}(X\x04\0\0\0nameX\x01\0\0\0gX\x08\0\0\0filenameX\x04\0\0\0a.py"
+        "X\x04\0\0\0lineK\x05uq\x02" "0"
         "}(" ACTION "X\x06\0\0\0frames" LONG_STACK "u"
         "}(" ACTION "X\x06\0\0\0frames" LONG_STACK "u"
         "h\x02q\x01" "0"
