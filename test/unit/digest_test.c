@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one file contributes: its steps, and live bytes at each. A digest's series is seen through
  * the search, which is run over this one file. */
+#include "suite.h"
 #include "world.h"
 
 #include <errno.h>
@@ -584,17 +585,9 @@ int main(void) {
         figures_are_those_of_the_file, the_last_out_of_memory_event_is_told,
         wrong_arguments_are_refused,
     };
-    Suite *suite = suite_create("digest");
     TCase *group = tcase_create("digest");
-    SRunner *runner;
-    int failed;
 
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++)
         tcase_add_test(group, tests[i]);
-    suite_add_tcase(suite, group);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run("digest", group);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The answer from the digests of many ranks and steps. */
+#include "suite.h"
 #include "world.h"
 
 #include <errno.h>
@@ -685,17 +686,9 @@ int main(void) {
         an_out_of_memory_file_is_no_step, little_growth_is_a_note, the_user_says_what_is_own,
         wrong_arguments_are_refused, the_answer_owns_what_it_says,
     };
-    Suite *suite = suite_create("leak");
     TCase *group = tcase_create("leak");
-    SRunner *runner;
-    int failed;
 
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++)
         tcase_add_test(group, tests[i]);
-    suite_add_tcase(suite, group);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run("leak", group);
 }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "base/vec.h"
+#include "suite.h"
 
 enum { KEYS = 512, TURNS = 200000 };
 
@@ -140,10 +141,7 @@ START_TEST(errors_have_texts) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("base");
     TCase *cases = tcase_create("base");
-    SRunner *runner;
-    int failed;
 
     tcase_add_test(cases, map_against_an_array);
     tcase_add_test(cases, index_finds_what_was_added);
@@ -151,10 +149,5 @@ int main(void) {
     tcase_add_test(cases, growth_counts_both_halves);
     tcase_add_test(cases, index_keeps_to_its_budget);
     tcase_add_test(cases, errors_have_texts);
-    suite_add_tcase(suite, cases);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run("base", cases);
 }

@@ -7,6 +7,8 @@
 #include <tidegate/error.h>
 #include <tidegate/snapshot.h>
 
+#include "suite.h"
+
 #define MIB 1048576.0
 #define POINTS_MAX 24
 #define END (-1.0)
@@ -203,10 +205,7 @@ START_TEST(wrong_calls) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("series");
     TCase *cases = tcase_create("series");
-    SRunner *runner;
-    int failed;
 
     tcase_add_loop_test(cases, each_row, 0, sizeof rows / sizeof rows[0]);
     tcase_add_loop_test(cases, offset_and_scale, 0, sizeof rows / sizeof rows[0]);
@@ -217,10 +216,5 @@ int main(void) {
     tcase_add_test(cases, first_point_and_points_grown);
     tcase_add_test(cases, long_series);
     tcase_add_test(cases, wrong_calls);
-    suite_add_tcase(suite, cases);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run("series", cases);
 }

@@ -8,6 +8,8 @@
 #include <tidegate/error.h>
 #include <tidegate/snapshot.h>
 
+#include "suite.h"
+
 #define PICKLE(bytes) (bytes), sizeof(bytes) - 1
 /* An event with the given keys behind its action, inside the smallest snapshot. */
 #define SNAPSHOT(event) "\x80\x04}(X\x08\0\0\0segments]X\x0d\0\0\0device_traces](](" event "eeu."
@@ -283,10 +285,7 @@ START_TEST(wrong_calls) {
 END_TEST
 
 int main(void) {
-    Suite *suite = suite_create("unpickle");
     TCase *cases = tcase_create("unpickle");
-    SRunner *runner;
-    int failed;
 
     tcase_add_loop_test(cases, refused, 0, sizeof refusals / sizeof refusals[0]);
     tcase_add_test(cases, event_values);
@@ -298,10 +297,5 @@ int main(void) {
     tcase_add_test(cases, whoever_maps_hears_how_far_it_is_read);
     tcase_add_test(cases, numbers_out_of_range);
     tcase_add_test(cases, wrong_calls);
-    suite_add_tcase(suite, cases);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return suite_run("unpickle", cases);
 }
