@@ -45,8 +45,9 @@ static void add_device(struct tg_digest_info *info, struct tg_digest *digest,
         info->peak_bytes = replay->peak_bytes;
     if (replay->last_step_peak_bytes > digest->last_step_peak_bytes)
         digest->last_step_peak_bytes = replay->last_step_peak_bytes;
-    if (replay->has_oom) {
+    if (replay->has_oom && (info->has_oom == 0 || replay->oom_us >= digest->oom_us)) {
         info->has_oom = 1;
+        digest->oom_us = replay->oom_us;
         info->oom_asked_bytes = replay->oom_asked_bytes;
         info->oom_free_bytes = replay->oom_free_bytes;
         info->oom_live_bytes = replay->oom_live_bytes;

@@ -47,6 +47,7 @@ struct tg_digest {
     struct tg__vec old;       /* struct tg__held by sample: blocks from before the history that are
                                  freed in it; nobody knows their stacks */
     size_t samples;           /* steps + 2 */
+    uint64_t oom_us;          /* of the event that info tells; without a clock 0 */
     uint64_t last_step_peak_bytes; /* of live bytes within the last whole step, else of all */
 };
 

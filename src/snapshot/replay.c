@@ -137,6 +137,7 @@ static int replay_events(struct run *run) {
             rc = on_free(run, i);
         } else if (event->action == TG_ACTION_OOM) {
             r->has_oom = true;
+            r->oom_us = event->time_us;
             r->oom_asked_bytes = event->size_bytes;
             r->oom_free_bytes = event->addr;
             run->running_at_oom = run->running;

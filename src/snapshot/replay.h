@@ -16,7 +16,7 @@ struct tg__replay {
     struct tg__map *rows;     /* stack number to row */
     /* Out. */
     uint64_t live_bytes, peak_bytes, last_step_peak_bytes;
-    uint64_t oom_asked_bytes, oom_free_bytes, oom_live_bytes;
+    uint64_t oom_us, oom_asked_bytes, oom_free_bytes, oom_live_bytes; /* of the last one */
     bool has_oom;
 };
 

@@ -556,6 +556,23 @@ START_TEST(the_last_out_of_memory_event_is_told) {
 }
 END_TEST
 
+/* By time, not by number of the device. */
+START_TEST(the_last_out_of_memory_event_may_be_of_any_device) {
+    struct world *w = world_new();
+    struct answer a;
+
+    w->devices = 2;
+    world_alloc_on(w, 1, 20, MIB);
+    world_note(w, "oom", 111, 222 * MIB, 20, 1);
+    world_alloc(w, 20, 5 * MIB);
+    world_note(w, "oom", 3 * MIB, 900 * MIB, 20, 0);
+    a = answer_of(w, NULL);
+    ck_assert_uint_eq(a.info.oom_asked_bytes, 900 * MIB);
+    ck_assert_uint_eq(a.info.oom_live_bytes, 5 * MIB);
+    answer_free(&a);
+}
+END_TEST
+
 START_TEST(wrong_arguments_are_refused) {
     struct world *w = world_new();
     struct tg_snapshot *snapshot = world_parse(w);
@@ -583,6 +600,7 @@ int main(void) {
         moments_come_once, a_late_one_time_thing_is_no_growth, a_lost_beginning_changes_no_rate,
         no_history_is_one_point, all_devices_count, devices_do_not_share_addresses,
         figures_are_those_of_the_file, the_last_out_of_memory_event_is_told,
+        the_last_out_of_memory_event_may_be_of_any_device,
         wrong_arguments_are_refused,
     };
     TCase *group = tcase_create("digest");
