@@ -226,15 +226,6 @@ static void print_leak_verdict(const struct leak_report *report) {
            size_figure((double)group.worst->total_bytes).text);
 }
 
-/* Is one of the library's notes that there is growth below --min-growth? */
-static bool smaller_growth_is_noted(const struct leak_report *report) {
-    for (size_t i = 0; i < report->summary.notes; i++) {
-        if (strstr(tg_leaks_note(report->leaks, i), "smallest growth that is reported") != NULL)
-            return true;
-    }
-    return false;
-}
-
 static void print_verdict(const struct leak_report *report) {
     struct rank_group undecided = ranks_with(report, TG_VERDICT_UNKNOWN);
     struct rank_group clean = ranks_with(report, TG_VERDICT_NONE);
@@ -248,7 +239,7 @@ static void print_verdict(const struct leak_report *report) {
     }
     if (clean.count == report->summary.ranks) {
         fputs("no leak", stdout);
-        if (report->min_growth_bytes > 0 && smaller_growth_is_noted(report))
+        if (report->min_growth_bytes > 0 && report->summary.small_growers > 0)
             printf(" above --min-growth %s",
                    size_figure((double)report->min_growth_bytes).text);
         printf("  over %s", plural_figure(clean.steps, "step").text);
@@ -474,22 +465,20 @@ static void print_outlook(const struct leak_report *report) {
     fputs(". Who keeps block 1 is not in these files.\n", stdout);
 }
 
-/* Those of files that were left out belong to what was read, the others to what was found. */
-static void print_notes(const struct leak_report *report, bool of_files) {
-    for (size_t i = 0; i < report->summary.notes; i++) {
-        const char *note = tg_leaks_note(report->leaks, i);
-
-        if ((strstr(note, "left out") != NULL) != of_files)
-            continue;
+static void print_notes(const struct leak_report *report, size_t from, size_t to) {
+    for (size_t i = from; i < to; i++) {
         fputs("note: ", stdout);
-        clean_print(stdout, note, SENTENCE_BYTES);
+        clean_print(stdout, tg_leaks_note(report->leaks, i), SENTENCE_BYTES);
         putchar('\n');
     }
 }
 
 void leak_text_print(const struct leak_report *report) {
+    const struct tg_leak_summary *summary = &report->summary;
+
     print_head(report);
-    print_notes(report, true);
+    /* Files that were left out belong to what was read, the other notes to what was found. */
+    print_notes(report, 0, summary->file_notes);
     print_verdict(report);
     print_leaks(report);
     print_list(report, TG_LIST_ONE_TIME, "once, not a leak");
@@ -497,5 +486,5 @@ void leak_text_print(const struct leak_report *report) {
     print_list(report, TG_LIST_UNKNOWN, "unknown");
     print_oom(report);
     print_outlook(report);
-    print_notes(report, false);
+    print_notes(report, summary->file_notes, summary->notes);
 }

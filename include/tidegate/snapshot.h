@@ -244,7 +244,9 @@ struct tg_leak_summary {
     double bytes_per_step; /* of the rank where it is largest */
     size_t ranks;          /* rows for tg_leaks_rank */
     size_t sites[4];       /* rows of each tg_leak_list */
-    size_t notes;
+    size_t notes;          /* for tg_leaks_note */
+    size_t file_notes;     /* so many of them come first and are of files that were left out */
+    size_t small_growers;  /* lines that grow by less than min_bytes_per_step */
     size_t steps; /* most points in a rank's series */
     int64_t first_step, last_step;
 };

@@ -22,6 +22,7 @@ struct tg_leaks {
     struct tg__vec ranks;                /* struct tg_leak_rank */
     struct tg__vec rows[LISTS];          /* struct row, largest first */
     size_t small_growers, replacements;  /* of all ranks */
+    size_t file_notes;                   /* the first of the notes: those of merge */
     struct tg__vec frames;               /* struct tg_leak_frame of all views */
     struct tg_leak_summary summary;
 };
@@ -123,6 +124,7 @@ static int add_notes(struct tg_leaks *leaks) {
     struct tg__vec *notes = &leaks->merge.notes;
     int rc = 0;
 
+    leaks->file_notes = notes->count;
     if (leaks->small_growers > 0)
         rc = tg__note(notes, "%zu %s by less than the smallest growth that is reported",
                       leaks->small_growers, leaks->small_growers == 1 ? "line grows"
@@ -217,6 +219,8 @@ static void sum_up(struct tg_leaks *leaks) {
         .step_confidence = 2, /* above any rank's */
         .ranks = leaks->ranks.count,
         .notes = leaks->merge.notes.count,
+        .file_notes = leaks->file_notes,
+        .small_growers = leaks->small_growers,
         .first_step = ranks[0].first_step,
         .last_step = ranks[0].last_step,
     };

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-/* With so many files each is a point; with fewer the steps inside them are. */
+/* So many points, files' ends or steps inside a file, can show growth. */
 #define FILES_AS_POINTS_MIN 3
 
 /* Of all ranks together. */

@@ -76,10 +76,6 @@ int tg__builder_list(struct tg__builder *b, uint64_t *value) {
 }
 
 int tg__builder_wide(struct tg__builder *b, int64_t n, uint64_t *value) {
-    if (tg__int_fits(n)) {
-        *value = tg__value_int(n);
-        return 0;
-    }
     if (b->wides.count >= UINT32_C(1) << 28)
         return tg__fail(TG_ELIMIT, "too many large numbers");
     *value = tg__value(TG__WIDE, b->wides.count);

@@ -35,7 +35,7 @@ void tg__builder_free(struct tg__builder *builder);
 /* A new empty dictionary or list, as a value. */
 int tg__builder_dict(struct tg__builder *builder, uint64_t *value);
 int tg__builder_list(struct tg__builder *builder, uint64_t *value);
-/* An integer of any width up to 8 bytes and sign. */
+/* Keeps an integer aside, for where it does not fit. */
 int tg__builder_wide(struct tg__builder *builder, int64_t n, uint64_t *value);
 
 /* dict[key] = value for `count` pairs; list.extend(values) for `count` values. */

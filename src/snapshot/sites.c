@@ -93,7 +93,7 @@ static int name_place(struct judge *j, uint32_t stack, uint32_t *where, uint32_t
 
 static int judge_held(struct judge *j, const struct tg__held *held, struct tg_growth *growth) {
     for (size_t i = 0; i < j->rank->points; i++)
-        j->bytes[i] = held[i + 1].bytes > 0 ? (uint64_t)held[i + 1].bytes : 0;
+        j->bytes[i] = tg__not_negative(held[i + 1].bytes);
     return tg_series_judge(j->bytes, j->rank->steps, j->rank->points, growth);
 }
 

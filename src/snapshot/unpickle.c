@@ -147,18 +147,13 @@ static int duplicate(struct machine *m) {
  * memoizes integers) go through the builder's wide ones. */
 static int squeeze(struct machine *m, uint64_t value, uint32_t *squeezed) {
     int64_t n = tg__int(value);
-    int rc;
+    int rc = 0;
 
-    if (tg__tag(value) == TG__INT && (n < -(1 << 27) || n >= 1 << 27)) {
-        if (m->builder->wides.count >= UINT32_C(1) << 28)
-            return tg__fail(TG_ELIMIT, "too many large numbers");
-        value = tg__value(TG__WIDE, m->builder->wides.count);
-        rc = tg__vec_push(&m->builder->wides, &n);
-        if (rc != 0)
-            return rc;
-    }
-    *squeezed = (uint32_t)value;
-    return 0;
+    if (tg__tag(value) == TG__INT && (n < -(1 << 27) || n >= 1 << 27))
+        rc = tg__builder_wide(m->builder, n, &value);
+    if (rc == 0)
+        *squeezed = (uint32_t)value;
+    return rc;
 }
 
 static inline uint64_t unsqueezed(uint32_t squeezed) {
@@ -307,7 +302,6 @@ static int set_items(struct machine *m) {
     /* Here, since every writer ends its dictionaries so, and not at every opcode. */
     if ((size_t)(m->op - m->data) >= m->pass_at)
         pass(m);
-
     if (rc != 0)
         return rc;
     if (count % 2 != 0 || above_floor(m) == 0)
