@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ledger: one shared file for each node and user in which the programs that share devices write
+ * down who occupies which bytes, who sleeps and who waits. Numbers only: it knows no handle and no
+ * device; the driver's figures come in through a gauge of the caller's.
+ *
+ * It promises: what tenants occupy and have reserved never exceeds a device's total; requests are
+ * served in order of arrival; nobody waits for the dead, and for the stopped or late no longer than
+ * a moment; a process may die at any instruction. It never waits beyond the caller's deadline by
+ * more than scheduling, never signals anybody, and never trusts a pid.
+ *
+ * Where: the directory /dev/shm/tidegate-UID, or $TIDEGATE_DIR; it must be this user's, of mode
+ * 0700 and no link. Errors of every function: TG_EHELD (its lock is held by NAME, who does not
+ * run), TG_EPOISONED, TG_EREPLACED (the file is not the one that was joined; go on alone),
+ * TG_EFORKED. */
+#ifndef TIDEGATE_LEDGER_H
+#define TIDEGATE_LEDGER_H
+
+#include <stdint.h>
+
+#include <tidegate/tidegate.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    TG_LEDGER_DEVICES = 16,
+    TG_LEDGER_TENANTS = 64,
+    TG_TENANT_TAGS = 16,
+    TG_TENANT_NAME_BYTES = 48, /* with the ending 0, as the others */
+    TG_TENANT_ROLE_BYTES = 16,
+    TG_TAG_NAME_BYTES = 32
+};
+
+struct tg_ledger;
+struct tg_tenant; /* one process on one device */
+
+/* ---- who holds what: for readers ------------------------------------------------------------- */
+
+struct tg_tag_view {
+    char name[TG_TAG_NAME_BYTES];
+    uint64_t occupied_bytes; /* on the device */
+    uint64_t reserved_bytes; /* granted, not yet committed */
+    uint64_t asleep_bytes;   /* would be occupied if it woke */
+    uint64_t host_bytes;     /* host copies */
+};
+
+struct tg_tenant_view {
+    char name[TG_TENANT_NAME_BYTES];
+    char role[TG_TENANT_ROLE_BYTES];
+    int32_t rank;        /* -1: none */
+    int32_t pid;         /* in the tenant's own pid namespace: for display alone */
+    uint32_t device;     /* index into devices */
+    uint32_t is_dead;    /* gone, its bytes not yet back: occupied_bytes of its tags are orphaned */
+    uint32_t is_waiting; /* the next four say for what */
+    char wait_tag[TG_TAG_NAME_BYTES];
+    uint64_t wait_bytes;
+    uint64_t wait_since_ns; /* CLOCK_MONOTONIC, as all times here */
+    uint64_t arrival;       /* order among the waiters of a device */
+    uint64_t updated_ns;    /* when its figures were last written */
+    uint32_t tag_count;
+    struct tg_tag_view tags[TG_TENANT_TAGS];
+};
+
+struct tg_device_view {
+    uint8_t uuid[16];
+    char name[64];
+    uint64_t total_bytes, free_bytes; /* as the driver last said to one of the tenants */
+    uint64_t measured_ns;             /* when; 0: never */
+    uint64_t unattributed_bytes;      /* used beyond what tenants occupy, at that time */
+};
+
+/* About 90 KB: allocate it. */
+struct tg_node_view {
+    uint64_t now_ns;
+    uint64_t host_bytes; /* reserved by all tenants for host copies */
+    uint32_t device_count, tenant_count;
+    struct tg_device_view devices[TG_LEDGER_DEVICES];
+    struct tg_tenant_view tenants[TG_LEDGER_TENANTS];
+};
+
+/* Opens the node's ledger, and makes it if there is none. dir NULL: as above. Errors: -EPERM (the
+ * directory is not ours alone), TG_ELAYOUT (made by a build with another layout), -ENOSPC and other
+ * failures of files. */
+TG_API TG_MUST_USE int tg_ledger_open(const char *dir, struct tg_ledger **ledger);
+/* The same for a reader: makes nothing. Errors: -ENOENT when there is none; as above. */
+TG_API TG_MUST_USE int tg_ledger_open_reader(const char *dir, struct tg_ledger **ledger);
+/* Tenants of this ledger have left. NULL is allowed. */
+TG_API void tg_ledger_close(struct tg_ledger *ledger);
+/* Reads everything: each tenant's figures are of one moment, different tenants' nearly so. Takes no
+ * lock, joins nothing, at most 10 ms. Errors: TG_EMOTION when a tenant's figures changed through
+ * 100 tries. */
+TG_API TG_MUST_USE int tg_ledger_read(struct tg_ledger *ledger, struct tg_node_view *view);
+
+/* ---- tenants --------------------------------------------------------------------------------- */
+
+/* Asks the driver; called without any lock held, in the calling thread. 0 or a negative status. */
+typedef int (*tg_gauge_fn)(void *argument, uint64_t *free_bytes, uint64_t *total_bytes);
+
+struct tg_gauge {
+    tg_gauge_fn ask;
+    void *argument;
+};
+
+struct tg_tenant_params {
+    const char *name; /* "trainer"; printable, up to 47 bytes */
+    const char *role; /* "trainer", "rollout", …; NULL: none */
+    int32_t rank;     /* -1: none */
+    const uint8_t *uuid;     /* of the device, 16 bytes */
+    const char *device_name; /* for people; NULL: none */
+    struct tg_gauge gauge;   /* used while the tenant is joined */
+};
+
+/* Why a reservation failed, as numbers; the sentence is in tg_last_error. */
+struct tg_shortfall {
+    int status; /* TG_ENOFIT, TG_ENEVERFITS, TG_ECYCLE; 0: the last one succeeded */
+    uint64_t asked_bytes, available_bytes, missing_bytes;
+    char holder[TG_TENANT_NAME_BYTES + TG_TENANT_ROLE_BYTES]; /* who holds most of it; may be "" */
+    char tag[TG_TAG_NAME_BYTES];
+    uint64_t holder_bytes, unattributed_bytes, orphaned_bytes;
+};
+
+/* Joins: takes a slot, kept alive by a lock that the kernel drops when the process ends, execs or
+ * dies. Errors: -EINVAL, TG_EFULL. A forked child has not joined: its calls answer TG_EFORKED. */
+TG_API TG_MUST_USE int tg_ledger_join(struct tg_ledger *ledger,
+                                      const struct tg_tenant_params *params,
+                                      struct tg_tenant **tenant);
+/* Everything it held counts as given. NULL is allowed. */
+TG_API void tg_tenant_leave(struct tg_tenant *tenant);
+/* Whether the ledger that was joined is still the node's: asked at every wake. Errors:
+ * TG_EREPLACED, TG_EPOISONED, TG_EFORKED: go on alone. */
+TG_API TG_MUST_USE int tg_tenant_check(struct tg_tenant *tenant);
+
+/* Reserves bytes of the device for a tag, and waits for them up to wait_ms, in order of arrival:
+ * nobody who came later is served first, except a tenant that holds what the earlier ones wait
+ * for. What is reserved is either committed or cancelled. Errors: TG_ENOFIT (not in time: who holds
+ * it is in tg_tenant_shortfall), TG_ENEVERFITS (more than the device has beside what this tenant
+ * holds itself), TG_ECYCLE (each of several tenants waits for what another waiting one holds), both
+ * at once; -EINVAL; TG_EFULL (more tags than fit). Cost: about 1 µs when nobody waits. */
+TG_API TG_MUST_USE int tg_tenant_reserve(struct tg_tenant *tenant, const char *tag,
+                                         uint64_t size_bytes, uint32_t wait_ms);
+TG_API void tg_tenant_shortfall(const struct tg_tenant *tenant, struct tg_shortfall *shortfall);
+/* What was reserved is now occupied; the asleep bytes of the tag shrink by `woken_bytes`. Cannot
+ * fail: a store in the tenant's own slot. */
+TG_API void tg_tenant_commit(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
+                             uint64_t woken_bytes);
+/* Takes a reservation back. Cannot fail. */
+TG_API void tg_tenant_cancel(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes);
+/* Occupied bytes are the device's again; of these `asleep_bytes` will come back when the tag wakes.
+ * Call it after the memory is unmapped and released. Cannot fail, takes no lock, wakes waiters. */
+TG_API void tg_tenant_give(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
+                           uint64_t asleep_bytes);
+/* A sleeping block was freed: it will not come back. Cannot fail. */
+TG_API void tg_tenant_forget(struct tg_tenant *tenant, const char *tag, uint64_t asleep_bytes);
+
+/* Host memory for copies: reserves from the node's budget, which is the least of MemAvailable, the
+ * headroom of every cgroup above this process and the option TIDEGATE_HOST_BYTES, less a margin and
+ * what tenants have reserved and not yet touched. Never waits. Errors: TG_EHOSTMEMORY. tenant may
+ * be NULL: a process alone. */
+TG_API TG_MUST_USE int tg_tenant_host_reserve(struct tg_tenant *tenant, const char *tag,
+                                              uint64_t size_bytes);
+/* The reserved memory has been touched: from now on the system's own figures know it. */
+TG_API void tg_tenant_host_commit(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes);
+/* Reserved (is_committed 0) or touched host memory is given back. Cannot fail. */
+TG_API void tg_tenant_host_give(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
+                                int is_committed);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

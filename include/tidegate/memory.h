@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that sleeps and wakes: tags own blocks, a tag sleeps and wakes as a whole.
+ *
+ * Sleep and wake are all or nothing: on any failure the state is as before, no byte is lost, and
+ * the error says how much was missing and who holds it. Blocks keep their addresses through sleep;
+ * a sleeping block's addresses fault. One tg_memory for each process and device; all functions are
+ * thread-safe, sleeps and wakes of one memory run one after the other. */
+#ifndef TIDEGATE_MEMORY_H
+#define TIDEGATE_MEMORY_H
+
+#include <stdint.h>
+
+#include <tidegate/device.h>
+#include <tidegate/ledger.h>
+#include <tidegate/receipt.h>
+#include <tidegate/tidegate.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct tg_memory;
+struct tg_tag;
+
+enum tg_backup {
+    TG_BACKUP_NONE, /* content is dropped by sleep; zero after wake */
+    TG_BACKUP_HOST  /* content is saved to host memory, and is there after wake */
+};
+
+struct tg_tag_params {
+    enum tg_backup backup;
+    int packed;    /* promise: no block is exported or registered; small blocks share chunks */
+    int fill_none; /* woken memory without content may hold anything */
+    int keep_host; /* host copies outlive the wake: the next sleep is faster, memory stays taken */
+    int checked;   /* a checksum of every saved block is verified by wake */
+};
+
+enum tg_tag_state {
+    TG_TAG_AWAKE,
+    TG_TAG_DRAINING,
+    TG_TAG_SAVING,
+    TG_TAG_ASLEEP,
+    TG_TAG_MAPPING,
+    TG_TAG_FILLING,
+    TG_TAG_BROKEN /* after a sticky device error: nothing is saved or lent, only free works */
+};
+
+struct tg_tag_info {
+    enum tg_tag_state state;
+    uint64_t blocks, size_bytes; /* as asked for by the callers of alloc */
+    uint64_t device_bytes;       /* chunks */
+    uint64_t host_bytes;         /* host copies */
+    uint64_t limbo_bytes;        /* freed, whose last users may still run */
+};
+
+/* device is lent until close. tenant NULL: a process alone, without a ledger; else lent likewise.
+ * Errors: -ENOMEM, the device's. */
+TG_API TG_MUST_USE int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant,
+                                      struct tg_memory **memory);
+/* Frees every block and tag that is left. NULL is allowed. */
+TG_API void tg_memory_close(struct tg_memory *memory);
+
+/* The tag of this name; opened before with other params: -EEXIST. name: letters, digits, '_', '-',
+ * '.', up to 31 bytes. params NULL: all zero. Lives until tg_memory_close. */
+TG_API TG_MUST_USE int tg_tag_open(struct tg_memory *memory, const char *name,
+                                   const struct tg_tag_params *params, struct tg_tag **tag);
+TG_API void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info);
+
+/* A block of zeroed memory on a granule's boundary. Never waits for other tenants. Errors: -EINVAL
+ * (0 bytes, or more than the device has), TG_EASLEEP, TG_ENOFIT (other tenants hold it),
+ * TG_EDEVICEMEMORY, TG_EBROKEN. */
+TG_API TG_MUST_USE int tg_tag_alloc(struct tg_tag *tag, uint64_t size_bytes, void **block);
+/* Frees a block in every state of its tag. The memory is used again only after all device work that
+ * was given before this call has ended: on `queue`, or if NULL on every queue. Errors: -EINVAL for
+ * what is no block of this memory (nothing is freed). */
+TG_API TG_MUST_USE int tg_memory_free(struct tg_memory *memory, void *block,
+                                      struct tg_queue *queue);
+
+/* Puts tags to sleep: waits for the device's work (at most wait_ms), saves, unmaps, gives the
+ * chunks back to the driver. tags: names with commas between, NULL: all. What sleeps already is
+ * left alone. receipt may be NULL. Errors: -ENOENT (no such tag), TG_EBUSY (work has not ended),
+ * TG_EHOSTMEMORY, TG_EBROKEN, the device's. */
+TG_API TG_MUST_USE int tg_memory_sleep(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
+                                       struct tg_receipt *receipt);
+/* Wakes tags (NULL: exactly what sleeps): reserves in the ledger, waiting up to wait_ms, maps,
+ * copies. Errors: -ENOENT, TG_ENOFIT, TG_ENEVERFITS, TG_ECYCLE (tg_tenant_shortfall has the
+ * numbers), TG_EDEVICEMEMORY (a foreign program has it, all through the wait), TG_ECONTENT (a
+ * checked block is not what was saved), the device's. */
+TG_API TG_MUST_USE int tg_memory_wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
+                                      struct tg_receipt *receipt);
+/* The same in two halves, so that several processes can wake as one: try does all that can fail and
+ * leaves the tags filled but not published; end publishes them (1) or puts them back to sleep as
+ * they were (0). Between the two, no other sleep or wake of this memory begins: they answer
+ * -EALREADY. end without a try before it is a no-op. */
+TG_API TG_MUST_USE int tg_memory_wake_try(struct tg_memory *memory, const char *tags,
+                                          uint32_t wait_ms, struct tg_receipt *receipt);
+TG_API void tg_memory_wake_end(struct tg_memory *memory, int publish);
+
+/* The content of a sleeping block of a tag with host backup: size_bytes of readable memory, lent
+ * until the tag wakes or the block is freed. Errors: -EINVAL (no block), -ENODATA (awake, or
+ * without backup). */
+TG_API TG_MUST_USE int tg_memory_hostcopy(struct tg_memory *memory, const void *block,
+                                          const void **copy, uint64_t *size_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

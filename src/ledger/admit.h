@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who may have memory now: the ledger's one decision, pure. All numbers are arguments; the clock is
+ * one of them.
+ *
+ * Available to a request on a device is the least of two views:
+ *   the tenants': total - all occupied and reserved bytes of the living - orphans
+ *   the driver's: free  - what tenants have reserved and not yet created
+ * The first keeps tenants from overcommitting whatever the driver said a moment ago; the second
+ * knows foreign programs.
+ *
+ * Orphans are the bytes of a dead tenant. They count until the driver's free memory has grown by
+ * them since the death was noticed, or the driver's used memory is no more than what the living
+ * occupy, or 2 s have passed; from then on the driver's view alone decides.
+ *
+ * A request fails at once when it could never be served: it is more than the total less what its
+ * tenant holds itself (NEVER), or it closes a cycle of waiters (CYCLE): even if every tenant that
+ * does not wait gave all it has, and every waiter that could then be served did the same after, the
+ * request could not be. Waiters whose deadline has passed count as not waiting.
+ *
+ * Else it is granted when it fits and no earlier waiter of the device stands before it. An earlier
+ * waiter does not stand before a request when it is late (was not seen for ADMIT_LATE_NS: stopped
+ * or dead), when its deadline has passed, or when it could be served only with bytes that the
+ * requesting tenant holds: making that tenant wait could not help it, and would be a deadlock. */
+#ifndef TG_LEDGER_ADMIT_H
+#define TG_LEDGER_ADMIT_H
+
+#include <stdint.h>
+
+#include <tidegate/ledger.h>
+
+#define TG__ADMIT_LATE_NS UINT64_C(30000000)
+#define TG__ADMIT_ORPHAN_NS UINT64_C(2000000000)
+
+/* A tenant of the device in question. */
+struct tg__claim {
+    uint64_t occupied_bytes, reserved_bytes;
+    uint64_t wait_bytes;  /* 0: it does not wait */
+    uint64_t arrival;     /* of its wait; smaller: earlier */
+    uint64_t deadline_ns; /* of its wait */
+    uint64_t seen_ns;     /* when the waiter last ran */
+};
+
+struct tg__orphans {
+    uint64_t size_bytes;
+    uint64_t since_ns;          /* when the death was noticed */
+    uint64_t free_before_bytes; /* the driver's free memory then */
+};
+
+struct tg__admit_input {
+    uint64_t now_ns;
+    uint64_t total_bytes, free_bytes; /* the driver's */
+    const struct tg__claim *claims;
+    uint32_t claim_count;
+    uint32_t self; /* index into claims: who asks; its wait fields hold the request */
+    const struct tg__orphans *orphans;
+    uint32_t orphan_count;
+};
+
+enum tg__admit_answer { TG__ADMIT_GRANT, TG__ADMIT_WAIT, TG__ADMIT_NEVER, TG__ADMIT_CYCLE };
+
+struct tg__admit_output {
+    enum tg__admit_answer answer;
+    uint64_t available_bytes;    /* to this request, were it alone */
+    uint64_t orphaned_bytes;     /* that still count */
+    uint64_t unattributed_bytes; /* used, and neither of the living nor orphaned */
+    uint32_t other;              /* CYCLE: one of the others in it; WAIT: the waiter before it, or
+                                  * who holds most; UINT32_MAX: none */
+};
+
+void tg__admit(const struct tg__admit_input *input, struct tg__admit_output *output);
+/* Bytes of these orphans that still count. */
+uint64_t tg__admit_orphaned(const struct tg__orphans *orphans, uint64_t now_ns,
+                            uint64_t free_bytes, uint64_t unaccounted_used_bytes);
+
+#endif
