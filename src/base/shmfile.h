@@ -66,7 +66,8 @@ uint32_t tg__shmfile_ticket(const struct tg__shmfile *file);
 bool tg__shmfile_is_alive(struct tg__shmfile *file, uint32_t ticket);
 /* 0, TG_EFORKED, TG_EPOISONED; with `look`, TG_EREPLACED too: then the name is looked up (µs). */
 int tg__shmfile_check(struct tg__shmfile *file, bool look);
-/* From now on every check and lock of every process answers TG_EPOISONED; the sentence says why. */
+/* From now on every check and lock of every process answers TG_EPOISONED; the sentence says why.
+ * So does this call itself, to be passed on. A reader's only says so and writes nothing. */
 int tg__shmfile_poison(struct tg__shmfile *file, const char *why);
 
 /* Locks out all other threads and processes. *has_inherited: the last owner died inside; mend, and

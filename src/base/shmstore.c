@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The stores that other processes see. Alone in a file, so that every caller reaches them by name
+ * and the linker can put a test's own in between. */
+#include "base/shmfile.h"
+
+void tg__shm_store(_Atomic uint64_t *word, uint64_t value) {
+    atomic_store_explicit(word, value, memory_order_release);
+}
+
+void tg__shm_store32(_Atomic uint32_t *word, uint32_t value) {
+    atomic_store_explicit(word, value, memory_order_release);
+}
