@@ -24,7 +24,7 @@ static int refuse(const struct tg__shmfile *file, int code) {
                         "no space for the %zu bytes of %s in %s: make room there, or name another "
                         "directory in TIDEGATE_DIR",
                         file->file_bytes, file->name, file->dir);
-    return tg__fail(-code, "cannot make %s in %s: %s", file->name, file->dir, strerror(code));
+    return tg__fail(-code, "cannot make %s in %s: %s", file->name, file->dir, tg_error_text(-code));
 }
 
 /* Gives the new file its bytes. Its pages stay when the mapping goes. 0 or -errno. */

@@ -38,7 +38,7 @@ static int judge(const char *path, int fd, bool is_made) {
     struct stat info;
 
     if (fstat(fd, &info) != 0)
-        return tg__fail(-errno, "%s: %s", path, strerror(errno));
+        return tg__fail(-errno, "%s: %s", path, tg_error_text(-errno));
     if (info.st_uid != geteuid())
         return tg__fail(-EPERM, "%s belongs to user %u and this is user %u: it must be this user's",
                         path, (unsigned)info.st_uid, (unsigned)geteuid());
@@ -57,7 +57,7 @@ static int refuse(const char *path, int code) {
     if (code == ENOENT)
         return tg__fail(-ENOENT, "there is no directory %s", path);
     if (code != ENOTDIR && code != ELOOP)
-        return tg__fail(-code, "%s: %s", path, strerror(code));
+        return tg__fail(-code, "%s: %s", path, tg_error_text(-code));
     if (lstat(path, &info) == 0 && S_ISLNK(info.st_mode))
         return tg__fail(-EPERM, "%s is a symbolic link: it must be a directory itself", path);
     return tg__fail(-EPERM, "%s is no directory: it must be one, of mode 0700", path);
@@ -70,7 +70,7 @@ int tg__shmdir_open(const char *path, bool may_make, struct tg__forkguard *guard
     if (may_make && !is_made && errno != EEXIST) {
         rc = tg__fail(-errno,
                       "cannot make the directory %s: %s; TIDEGATE_DIR may name another", path,
-                      strerror(errno));
+                      tg_error_text(-errno));
         goto done;
     }
     rc = tg__forkguard_open(guard, slot, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);

@@ -70,7 +70,7 @@ static int open_slot(struct tg__shmfile *file, int slot, int access, struct stat
     if (rc == 0 && fstat(file->guard.fds[slot], info) != 0)
         rc = -errno;
     if (rc != 0)
-        return tg__fail(rc, "%s/%s: %s", file->dir, file->name, strerror(-rc));
+        return tg__fail(rc, "%s/%s: %s", file->dir, file->name, tg_error_text(rc));
     return 0;
 }
 
@@ -82,10 +82,10 @@ static int map(struct tg__shmfile *file, int fd, bool is_reader) {
 
     if (code != 0)
         return tg__fail(-code, "%s/%s has holes, and no space to fill them: %s", file->dir,
-                        file->name, strerror(code));
+                        file->name, tg_error_text(-code));
     head = mmap(NULL, file->file_bytes, protection, MAP_SHARED, fd, 0);
     if (head == MAP_FAILED)
-        return tg__fail(-errno, "cannot map %s/%s: %s", file->dir, file->name, strerror(errno));
+        return tg__fail(-errno, "cannot map %s/%s: %s", file->dir, file->name, tg_error_text(-errno));
     is_ours = head->magic == TG__SHM_MAGIC;
     if (is_ours && head->format == file->format && head->file_bytes == file->file_bytes) {
         file->head = head;

@@ -56,7 +56,7 @@ int tg__shmfile_take_ticket(struct tg__shmfile *file) {
         errno = saved;
         if (code != EAGAIN && code != EACCES)
             return tg__fail(-code, "cannot lock a byte of %s/%s: %s", file->dir, file->name,
-                            strerror(code));
+                            tg_error_text(-code));
     }
     return tg__fail(TG_EFULL, "no ticket is left in %s/%s: delete the file when nobody uses it",
                     file->dir, file->name);
