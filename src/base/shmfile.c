@@ -85,7 +85,8 @@ static int map(struct tg__shmfile *file, int fd, bool is_reader) {
                         file->name, tg_error_text(-code));
     head = mmap(NULL, file->file_bytes, protection, MAP_SHARED, fd, 0);
     if (head == MAP_FAILED)
-        return tg__fail(-errno, "cannot map %s/%s: %s", file->dir, file->name, tg_error_text(-errno));
+        return tg__fail(-errno, "cannot map %s/%s: %s", file->dir, file->name,
+                        tg_error_text(-errno));
     is_ours = head->magic == TG__SHM_MAGIC;
     if (is_ours && head->format == file->format && head->file_bytes == file->file_bytes) {
         file->head = head;
@@ -165,36 +166,48 @@ static int check_params(const struct tg__shmfile_params *params) {
 }
 
 static int open_in_directory(struct tg__shmfile *file, const struct tg__shmfile_params *params) {
-    int rc;
+    int rc = tg__shmdir_path(params->dir, &file->dir);
 
-    file->name_of = params->name_of;
-    file->format = params->format;
-    file->file_bytes = offsetof(struct tg__shmhead, body) + params->body_bytes;
-    file->name = strdup(params->name);
-    if (file->name == NULL)
-        return tg__fail_memory();
-    rc = tg__shmdir_path(params->dir, &file->dir);
     if (rc == 0)
         rc = tg__shmdir_open(file->dir, !params->is_reader, &file->guard, TG__GUARD_DIRECTORY);
     return rc == 0 ? find_or_create(file, params) : rc;
 }
 
+static int make(const struct tg__shmfile_params *params, struct tg__shmfile **file) {
+    struct tg__shmfile *made = calloc(1, sizeof *made);
+    int rc;
+
+    if (made == NULL)
+        return tg__fail_memory();
+    made->name_of = params->name_of;
+    made->format = params->format;
+    made->file_bytes = offsetof(struct tg__shmhead, body) + params->body_bytes;
+    made->name = strdup(params->name);
+    if (made->name == NULL) {
+        rc = tg__fail_memory();
+        goto release;
+    }
+    rc = tg__forkguard_add(&made->guard);
+    if (rc != 0)
+        goto release_name;
+    pthread_mutex_init(&made->threads, NULL);
+    *file = made;
+    return 0;
+release_name:
+    free(made->name);
+release:
+    free(made);
+    return rc;
+}
+
 int tg__shmfile_open(const struct tg__shmfile_params *params, struct tg__shmfile **file) {
     int saved = errno, rc = check_params(params);
-    struct tg__shmfile *opened;
+    struct tg__shmfile *opened = NULL;
 
-    if (rc != 0)
-        return rc;
-    opened = calloc(1, sizeof *opened);
-    if (opened == NULL)
-        return tg__fail_memory();
-    pthread_mutex_init(&opened->threads, NULL);
-    rc = tg__forkguard_add(&opened->guard);
-    if (rc != 0) {
-        free(opened);
-        return rc;
-    }
-    rc = open_in_directory(opened, params);
+    if (rc == 0)
+        rc = make(params, &opened);
+    if (rc == 0)
+        rc = open_in_directory(opened, params);
     if (rc == 0)
         *file = opened;
     else
