@@ -26,16 +26,6 @@ static size_t device_count(const struct tg_snapshot *s) {
     return count;
 }
 
-/* Where the samples but the last lie in one device's history. */
-static void place_samples(const struct tg_snapshot *s, const struct tg__steps *steps,
-                          size_t device, size_t *positions, size_t samples) {
-    size_t shift = steps->start_known ? 0 : 1;
-
-    positions[0] = 0;
-    for (size_t i = shift; i + 1 < samples; i++)
-        positions[i] = tg__steps_position(steps, s, device, i - shift);
-}
-
 static void add_device(struct tg_digest_info *info, struct tg_digest *digest,
                        const struct tg__replay *replay) {
     info->devices += replay->live_bytes > 0 || replay->peak_bytes > 0;
@@ -83,7 +73,7 @@ static int replay_devices(const struct tg_snapshot *s, const struct tg__steps *s
     for (size_t device = 0; rc == 0 && device < devices; device++) {
         struct tg__replay replay = {.snapshot = s, .device = device, .positions = positions,
                                     .samples = digest->samples, .digest = digest, .rows = &rows};
-        place_samples(s, steps, device, positions, digest->samples);
+        tg__steps_place(steps, s, device, positions);
         rc = tg__replay_run(&replay);
         add_device(&digest->info, digest, &replay);
     }
@@ -132,13 +122,10 @@ static int fill(struct tg_digest *digest, const struct tg_snapshot *s, const cha
     int rc = tg__steps_find(s, mark, &steps);
 
     if (rc == 0) {
-        digest->info.steps = steps.boundaries.count - (steps.start_known ? 1 : 0);
-        if (steps.source == TG_STEPS_NONE)
-            digest->info.steps = 0;
+        digest->info.steps = tg__steps_count(&steps);
         digest->info.step_source = steps.source;
         digest->info.step_confidence = steps.confidence;
         digest->samples = digest->info.steps + 2;
-        steps.start_known = steps.start_known && digest->info.steps > 0;
         note_events(s, &digest->info);
         rc = replay_devices(s, &steps, digest);
     }

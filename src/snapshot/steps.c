@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "snapshot/steps.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 
 /* Fewer boundaries say nothing about growth; of more the last are kept. */
 #define BOUNDARIES_MIN 2
-#define BOUNDARIES_MAX 512
+#define BOUNDARIES_MAX TG_SNAPSHOT_STEPS_MAX
 
 static size_t longest_trace(const struct tg_snapshot *s, size_t *count) {
     const struct tg__range *traces = s->traces.items;
@@ -210,8 +211,9 @@ void tg__steps_free(struct tg__steps *steps) {
     tg__vec_free(&steps->boundaries);
 }
 
-size_t tg__steps_position(const struct tg__steps *steps, const struct tg_snapshot *s,
-                          size_t trace, size_t index) {
+/* How many events of history `trace` come before boundary `index`. */
+static size_t position_of(const struct tg__steps *steps, const struct tg_snapshot *s, size_t trace,
+                          size_t index) {
     uint64_t boundary = ((const uint64_t *)steps->boundaries.items)[index];
     size_t count, low = 0, high;
     const struct tg_event *events = tg_snapshot_trace(s, trace, &count);
@@ -227,4 +229,36 @@ size_t tg__steps_position(const struct tg__steps *steps, const struct tg_snapsho
             high = middle;
     }
     return low;
+}
+
+size_t tg__steps_count(const struct tg__steps *steps) {
+    if (steps->source == TG_STEPS_NONE)
+        return 0;
+    return steps->boundaries.count - (steps->start_known ? 1 : 0);
+}
+
+void tg__steps_place(const struct tg__steps *steps, const struct tg_snapshot *s, size_t trace,
+                     size_t *positions) {
+    size_t count = tg__steps_count(steps);
+    size_t shift = steps->start_known && count > 0 ? 0 : 1;
+
+    positions[0] = 0;
+    for (size_t i = shift; i <= count; i++)
+        positions[i] = position_of(steps, s, trace, i - shift);
+}
+
+int tg_snapshot_steps(const struct tg_snapshot *snapshot, const char *step_mark, size_t device,
+                      size_t *positions, size_t *steps) {
+    struct tg__steps found;
+    int rc;
+
+    if (snapshot == NULL || positions == NULL || steps == NULL)
+        return tg__fail(-EINVAL, "tg_snapshot_steps: a pointer is NULL");
+    rc = tg__steps_find(snapshot, step_mark, &found);
+    if (rc == 0) {
+        tg__steps_place(&found, snapshot, device, positions);
+        *steps = tg__steps_count(&found);
+    }
+    tg__steps_free(&found);
+    return rc;
 }

@@ -24,9 +24,13 @@ struct tg__steps {
 int tg__steps_find(const struct tg_snapshot *snapshot, const char *mark, struct tg__steps *steps);
 void tg__steps_free(struct tg__steps *steps);
 
-/* How many events of history `trace` come before boundary `index`. */
-size_t tg__steps_position(const struct tg__steps *steps, const struct tg_snapshot *snapshot,
-                          size_t trace, size_t index);
+/* Whole steps between the boundaries, the start of the history being one unless start_known. */
+size_t tg__steps_count(const struct tg__steps *steps);
+
+/* How many events of history `trace` come before each of the tg__steps_count + 1 moments that
+ * begin or end a step. */
+void tg__steps_place(const struct tg__steps *steps, const struct tg_snapshot *snapshot,
+                     size_t trace, size_t *positions);
 
 /* A period in the events (period.c). *anchor is the stack whose allocations mark it, 0: none. */
 int tg__period_find(const struct tg_event *events, size_t count, size_t stacks, uint32_t *anchor,
