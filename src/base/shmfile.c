@@ -190,7 +190,6 @@ static int make(const struct tg__shmfile_params *params, struct tg__shmfile **fi
     rc = tg__forkguard_add(&made->guard);
     if (rc != 0)
         goto release_name;
-    pthread_mutex_init(&made->threads, NULL);
     *file = made;
     return 0;
 release_name:

@@ -5,7 +5,6 @@
 #ifndef TG_BASE_SHMHEAD_H
 #define TG_BASE_SHMHEAD_H
 
-#include <pthread.h>
 #include <stdalign.h>
 #include <sys/types.h>
 
@@ -42,7 +41,7 @@ struct tg__shmfile {
     char *dir, *name;
     uint64_t format;
     void (*name_of)(const void *body, uint32_t ticket, char *text, size_t text_bytes);
-    pthread_mutex_t threads; /* taken before the file's lock: one ticket, many threads */
+    _Atomic uint32_t threads; /* taken before the file's lock: one ticket, many threads */
 };
 
 /* Makes the file, whole or not at all. 1: it is made; 0: another was faster; or an error. */

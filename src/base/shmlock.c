@@ -60,6 +60,25 @@ static uint32_t owner_of(uint32_t seen) {
     return seen & ~HAS_WAITERS;
 }
 
+/* Among the threads of this open: 1 is held, 2 held and somebody may sleep. An ordinary mutex would
+ * do, but for the clock of its deadline: what waits by CLOCK_MONOTONIC is unknown to
+ * ThreadSanitizer. */
+static bool wait_for_threads(struct tg__shmfile *file, uint64_t deadline_ns) {
+    while (atomic_exchange_explicit(&file->threads, 2, memory_order_acquire) != 0) {
+        uint64_t now_ns = tg__clock_ns();
+
+        if (now_ns >= deadline_ns)
+            return false;
+        tg__shm_wait(&file->threads, 2, deadline_ns - now_ns);
+    }
+    return true;
+}
+
+static void let_threads(struct tg__shmfile *file) {
+    if (atomic_exchange_explicit(&file->threads, 0, memory_order_release) == 2)
+        wake(&file->threads, 1);
+}
+
 static bool spin_for(struct tg__shmfile *file) {
     for (int i = 0; i < SPINS; i++) {
         if (atomic_load_explicit(&file->head->lock, memory_order_relaxed) == 0 &&
@@ -116,17 +135,15 @@ static int wait_for_word(struct tg__shmfile *file, uint64_t deadline_ns, bool *h
 /* Beyond the first try of both. */
 static int lock_slowly(struct tg__shmfile *file, bool has_threads, bool *has_inherited) {
     uint64_t deadline_ns = tg__clock_ns() + GIVE_UP_MS * TG__NS_PER_MS;
-    struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / UINT64_C(1000000000)),
-                                .tv_nsec = (long)(deadline_ns % UINT64_C(1000000000))};
     int rc;
 
-    if (!has_threads && pthread_mutex_clocklock(&file->threads, CLOCK_MONOTONIC, &deadline) != 0)
+    if (!has_threads && !wait_for_threads(file, deadline_ns))
         return refuse(file);
     if (spin_for(file))
         return 0;
     rc = wait_for_word(file, deadline_ns, has_inherited);
     if (rc != 0)
-        pthread_mutex_unlock(&file->threads);
+        let_threads(file);
     return rc;
 }
 
@@ -139,7 +156,7 @@ int tg__shmfile_lock(struct tg__shmfile *file, bool *has_inherited) {
     if (file->ticket == 0)
         return tg__fail(-EINVAL, "%s/%s is open for reading: only one that joins may lock it",
                         file->dir, file->name);
-    has_threads = pthread_mutex_trylock(&file->threads) == 0;
+    has_threads = swap(&file->threads, 0, 1);
     if (!has_threads || !swap(&file->head->lock, 0, file->ticket)) {
         rc = lock_slowly(file, has_threads, &inherited);
         if (rc != 0)
@@ -168,5 +185,5 @@ void tg__shmfile_unlock(struct tg__shmfile *file) {
     }
     if (seen == (file->ticket | HAS_WAITERS))
         wake(&file->head->lock, 1);
-    pthread_mutex_unlock(&file->threads);
+    let_threads(file);
 }
