@@ -96,7 +96,5 @@ int tg__shmfile_create(struct tg__shmfile *file, const struct tg__shmfile_params
 
     if (rc == -EOPNOTSUPP || rc == -EISDIR || rc == -EINVAL || rc == -ENOENT)
         rc = create_renamed(file, params);
-    if (rc == -EEXIST)
-        return 0;
-    return rc == 0 ? 1 : refuse(file, -rc);
+    return rc == 0 || rc == -EEXIST ? 0 : refuse(file, -rc);
 }

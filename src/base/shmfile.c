@@ -142,13 +142,14 @@ static int find_or_create(struct tg__shmfile *file, const struct tg__shmfile_par
     for (int i = 0; i < OPEN_TRIES; i++) {
         int rc = attach_and_join(file, params->is_reader);
 
-        if (rc == 0 || (rc < 0 && rc != -ENOENT))
-            return rc;
         if (rc == -ENOENT && params->is_reader)
             return tg__fail(-ENOENT, "there is no %s in %s", file->name, file->dir);
-        if (rc == -ENOENT)
+        if (rc == -ENOENT) {
             rc = tg__shmfile_create(file, params);
-        if (rc < 0)
+            if (rc == 0)
+                rc = TRY_AGAIN; /* it is there now, whoever made it */
+        }
+        if (rc != TRY_AGAIN)
             return rc;
     }
     return tg__fail(TG_EREPLACED, "%s/%s is deleted as often as it is made", file->dir, file->name);

@@ -44,7 +44,7 @@ struct tg__shmfile {
     _Atomic uint32_t threads; /* taken before the file's lock: one ticket, many threads */
 };
 
-/* Makes the file, whole or not at all. 1: it is made; 0: another was faster; or an error. */
+/* Makes the file, whole or not at all. 0 also if another was faster: then it is there too. */
 int tg__shmfile_create(struct tg__shmfile *file, const struct tg__shmfile_params *params);
 
 /* Takes a number, and the kernel's lock that says that its owner lives. */

@@ -27,8 +27,11 @@ static struct {
     int at, code;     /* the one that fails, and with what; 0: none */
     const char *name; /* of the one that failed */
     int no_tmpfile;   /* O_TMPFILE fails with this */
+    int unlink_at;    /* the openat before which the file is removed */
     int no_proc;      /* a link from /proc/self/fd fails with this */
 } faults;
+
+static char file_path[128];
 
 static bool fails(const char *name) {
     if (!faults.is_armed || ++faults.calls != faults.at)
@@ -67,6 +70,8 @@ int __wrap_openat64(int at, const char *path, int flags, ...) {
         errno = faults.no_tmpfile;
         return -1;
     }
+    if (faults.is_armed && --faults.unlink_at == 0)
+        unlink(file_path);
     return fails("openat") ? -1 : __real_openat64(at, path, flags, 0600);
 }
 
@@ -133,6 +138,7 @@ static char inside[96]; /* a directory in it that is made anew each time */
 static void set_up(void) {
     dir = make_directory();
     snprintf(inside, sizeof inside, "%s/made", dir);
+    snprintf(file_path, sizeof file_path, "%s/file", inside);
 }
 
 static void tear_down(void) {
@@ -255,6 +261,31 @@ START_TEST(no_space_is_said) {
 }
 END_TEST
 
+/* It is opened twice, to map it and to lock it: both must be the same file. */
+START_TEST(a_file_removed_in_between_is_made_anew) {
+    int fds = count_names("/proc/self/fd");
+
+    ck_assert_int_eq(open_and_close(false), 0);
+    for (int at = 1; at <= 8; at++) {
+        faults.unlink_at = at;
+        ck_assert_int_eq(open_and_close(false), 0);
+        ck_assert_int_eq(count_names("/proc/self/fd"), fds);
+        ck_assert_int_eq(count_mappings(), 0);
+    }
+}
+END_TEST
+
+START_TEST(a_refused_file_leaves_no_mapping) {
+    struct tg__shmfile_params params = usual();
+    struct tg__shmfile *file;
+
+    ck_assert_int_eq(open_and_close(false), 0);
+    params.format = 1;
+    ck_assert_int_eq(tg__shmfile_open(&params, &file), TG_ELAYOUT);
+    ck_assert_int_eq(count_mappings(), 0);
+}
+END_TEST
+
 /* The kernel cannot be asked: nobody is called dead for that. */
 START_TEST(who_cannot_be_asked_about_lives) {
     struct tg__shmfile_params params = usual();
@@ -326,6 +357,8 @@ int main(void) {
     tcase_add_test(cases, each_call_of_opening_fails);
     tcase_add_test(cases, each_call_of_the_other_way_fails);
     tcase_add_test(cases, no_space_is_said);
+    tcase_add_test(cases, a_file_removed_in_between_is_made_anew);
+    tcase_add_test(cases, a_refused_file_leaves_no_mapping);
     tcase_add_test(cases, who_cannot_be_asked_about_lives);
     tcase_add_test(cases, the_streams_numbers_are_not_taken);
     tcase_add_test(cases, every_descriptor_goes_at_exec);

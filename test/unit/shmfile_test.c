@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
-#include "base/shmfile.h"
+#include "base/shmhead.h"
 #include "children.h"
 #include "suite.h"
 
@@ -153,9 +153,10 @@ START_TEST(a_strangers_directory_or_file_is_refused) {
     }
     tg__shmfile_close(open_usual());
     ck_assert_int_eq(chown(in_dir("file"), 12345, 0), 0);
-    ck_refused(params, -EPERM, "user 12345");
+    ck_refused(params, -EPERM, "file belongs to user 12345");
+    ck_assert_int_eq(chown(in_dir("file"), 0, 0), 0);
     ck_assert_int_eq(chown(dir, 12345, 0), 0);
-    ck_refused(params, -EPERM, "user 12345");
+    ck_refused(params, -EPERM, "belongs to user 12345 and this is user 0");
 }
 END_TEST
 
@@ -216,6 +217,7 @@ END_TEST
 
 START_TEST(what_is_no_file_of_ours_is_refused) {
     struct tg__shmfile_params params = usual();
+    struct tg__shmfile *file;
     int fd;
 
     close(open(in_dir("file"), O_CREAT | O_WRONLY, 0600));
@@ -241,7 +243,12 @@ START_TEST(what_is_no_file_of_ours_is_refused) {
     params.is_reader = true;
     ck_refused(params, TG_ELAYOUT, "no regular file");
     unlink(in_dir("file"));
-    ck_assert_int_eq(symlink("/dev/zero", in_dir("file")), 0);
+    params.is_reader = false;
+    params.name = "real";
+    ck_assert_int_eq(tg__shmfile_open(&params, &file), 0);
+    tg__shmfile_close(file);
+    params.name = "file";
+    ck_assert_int_eq(symlink("real", in_dir("file")), 0);
     ck_refused(params, TG_ELAYOUT, "no regular file");
 }
 END_TEST
@@ -318,6 +325,29 @@ START_TEST(a_file_that_is_gone_is_noticed) {
     ck_assert_int_eq(truncate(in_dir("file"), 0), 0);
     ck_assert_int_eq(tg__shmfile_check(next, true), TG_EREPLACED);
     tg__shmfile_close(next);
+}
+END_TEST
+
+START_TEST(tickets_are_never_used_again) {
+    struct tg__shmfile *file = open_usual(), *other;
+    struct tg__shmfile_params params = usual();
+
+    file->head->next_ticket = 0; /* garbage: the number of one that lives is skipped, and 0 */
+    other = open_usual();
+    ck_assert_uint_eq(tg__shmfile_ticket(other), 2);
+    tg__shmfile_close(other);
+    file->head->next_ticket = 0x7fffffff;
+    other = open_usual();
+    ck_assert_uint_eq(tg__shmfile_ticket(other), 0x7fffffff);
+    ck_assert(tg__shmfile_is_alive(file, 0x7fffffff));
+    ck_refused(params, TG_EFULL, "no ticket is left");
+    file->head->next_ticket = UINT32_MAX;
+    ck_refused(params, TG_EFULL, "no ticket is left");
+    params.is_reader = true;
+    tg__shmfile_close(other);
+    ck_assert_int_eq(tg__shmfile_open(&params, &other), 0);
+    tg__shmfile_close(other);
+    tg__shmfile_close(file);
 }
 END_TEST
 
@@ -435,6 +465,7 @@ int main(void) {
     tcase_add_test(cases, a_reader_only_reads);
     tcase_add_test(cases, poison_is_for_all_and_for_good);
     tcase_add_test(cases, a_file_that_is_gone_is_noticed);
+    tcase_add_test(cases, tickets_are_never_used_again);
     tcase_add_test(cases, a_ticket_lives_as_long_as_its_owner);
     tcase_add_test(cases, a_forked_child_is_nobody);
     return suite_run("shmfile", cases);

@@ -15,14 +15,14 @@
 #include "children.h"
 #include "suite.h"
 
-enum { TURNS = 20000, UNLUCKY = 77 };
+enum { TURNS = 20000 };
 
 static char *dir;
 
 struct body {
     uint64_t count; /* under the lock: plain, so that a lock that lets two in loses some */
     _Atomic uint32_t inherited;
-    _Atomic uint32_t stop;
+    _Atomic uint32_t round;
     uint64_t rest[500];
 };
 
@@ -156,6 +156,43 @@ START_TEST(a_dead_owner_is_inherited_from_once) {
     }
     ck_assert_uint_eq(body_of(file)->count, WAITERS);
     ck_assert_uint_eq(body_of(file)->inherited, 1);
+    tg__shmfile_close(file);
+}
+END_TEST
+
+enum { ROUNDS = 300, DEAD = 0x7fffff00 };
+
+/* Both begin each round at the same time. */
+static int race_for_it(int in, int out, void *argument) {
+    struct tg__shmfile *file = open_file();
+
+    (void)in;
+    (void)argument;
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
+        tell(out, round);
+        while (atomic_load(&body_of(file)->round) < round)
+            ;
+        lock(file);
+        body_of(file)->count++;
+        tg__shmfile_unlock(file);
+    }
+    return 0;
+}
+
+START_TEST(of_two_heirs_one_inherits) {
+    struct tg__shmfile *file = open_file();
+    struct child one = start(race_for_it, NULL), other = start(race_for_it, NULL);
+
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
+        ck_assert_uint_eq(hear(one.in), round);
+        ck_assert_uint_eq(hear(other.in), round);
+        file->head->lock = DEAD;
+        atomic_store(&body_of(file)->round, round);
+    }
+    ck_assert_int_eq(finish(&one), 0);
+    ck_assert_int_eq(finish(&other), 0);
+    ck_assert_uint_eq(body_of(file)->count, 2 * ROUNDS);
+    ck_assert_uint_eq(body_of(file)->inherited, ROUNDS);
     tg__shmfile_close(file);
 }
 END_TEST
@@ -428,6 +465,7 @@ int main(void) {
     tcase_set_timeout(cases, 120);
     tcase_add_test(cases, it_excludes_processes_and_threads);
     tcase_add_test(cases, a_dead_owner_is_inherited_from_once);
+    tcase_add_test(cases, of_two_heirs_one_inherits);
     tcase_add_test(cases, an_heir_that_dies_leaves_it_to_the_next);
     tcase_add_test(cases, a_stopped_owner_is_named);
     tcase_add_test(cases, a_killed_waiter_changes_nothing);

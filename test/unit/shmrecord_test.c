@@ -163,12 +163,18 @@ START_TEST(a_writer_killed_anywhere_leaves_a_whole_one) {
 }
 END_TEST
 
-/* The reader's copy lies over the version, so that each try changes it. */
+/* The reader's copy lies over the record itself, so that each try moves all of it by a word, and
+ * the version from one even number to the next. */
 START_TEST(who_never_rests_is_in_motion) {
-    shared->slot.copies[0][0] = 1;
-    shared->slot.copies[0][1] = 0; /* a record of one word: its second copy */
-    ck_assert_int_eq(tg__record_read(&shared->slot.record, &shared->slot, 8), TG_EMOTION);
-    ck_assert_int_eq(tg_last_error()->status, TG_EMOTION);
+    struct slot *slot = &shared->slot;
+
+    slot->record.version = 0;
+    for (uint64_t i = 0; i < WORDS; i++) {
+        slot->copies[0][i] = 2 * (i + 1);
+        slot->copies[1][i] = 2 * (i + 1 + WORDS);
+    }
+    ck_assert_int_eq(tg__record_read(&slot->record, slot, 2 * BYTES), TG_EMOTION);
+    ck_assert_uint_eq(slot->record.version, 2 * TG__READ_TRIES);
 }
 END_TEST
 
