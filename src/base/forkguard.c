@@ -74,6 +74,14 @@ void tg__forkguard_remove(struct tg__forkguard *guard) {
     pthread_mutex_unlock(&lock);
 }
 
+void tg__fork_hold(void) {
+    pthread_mutex_lock(&lock);
+}
+
+void tg__fork_release(void) {
+    pthread_mutex_unlock(&lock);
+}
+
 /* A program that closed its standard streams must not print into our file. */
 static int above_streams(int fd) {
     int higher, code;

@@ -29,6 +29,13 @@ void tg__forkguard_remove(struct tg__forkguard *guard);
 int tg__forkguard_open(struct tg__forkguard *guard, int slot, int at, const char *path, int flags);
 void tg__forkguard_close(struct tg__forkguard *guard, int slot);
 
+/* Between the two no fork happens: for what is made in several steps and must not be inherited
+ * half. A descriptor that stays goes into a slot of a guard that was added before; it may be stored
+ * there directly. Keep it short: other threads' forks wait. Taken after every lock of the library
+ * but the shared file's. */
+void tg__fork_hold(void);
+void tg__fork_release(void);
+
 static inline bool tg__forkguard_is_forked(const struct tg__forkguard *guard) {
     return atomic_load_explicit(&guard->is_forked, memory_order_relaxed);
 }
