@@ -3,6 +3,9 @@
 #ifndef TG_DEVICE_DEVICE_H
 #define TG_DEVICE_DEVICE_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include <tidegate/device.h>
 
 struct tg_device {
@@ -11,8 +14,19 @@ struct tg_device {
     char uri[256];
 };
 
-/* The kinds. `options` is what follows "KIND:" in the URI. Errors as tg_device_open. */
-int tg__host_open(const char *options, struct tg_device **device);
+struct tg__host_params {
+    const char *name; /* of the device, up to 31 bytes */
+    uint64_t capacity_bytes;
+    bool takes_any; /* where somebody holds the device, with its capacity as it is */
+    uint32_t lag_ms;
+    bool hangs;
+    uint32_t straggler_ms; /* 0: none */
+};
+
+/* The kinds. Errors as tg_device_open. */
+int tg__host_open(const struct tg__host_params *params, struct tg_device **device);
+/* `options` is what follows "host:" in the URI. */
+int tg__host_open_uri(const char *options, struct tg_device **device);
 /* Takes the inner device over, in success only; closing closes it too. */
 int tg__fault_wrap(struct tg_device *inner, struct tg_device **device);
 int tg__spy_wrap(struct tg_device *inner, struct tg_device **device);

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the host device and the handles to it.
+ *
+ * Order: memory is accounted before it exists and until it is gone, so that there is never more of
+ * it than the capacity. A memfd without a size is no memory yet.
+ *
+ * A handle is a place in a table and how often the place has been used, so that a handle that was
+ * released is never taken for a later one. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "device/host.h"
+
+enum { NO_HANDLE = UINT32_MAX, DESCRIPTOR = 0 };
+
+/* No importer can make a chunk's pages vanish under the others. */
+#define CHUNK_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+struct handle {
+    struct tg__chunk *chunk; /* NULL: the place is free, */
+    uint32_t next_free;      /* and this the next such */
+    uint32_t uses;           /* from 1 */
+    bool is_created;         /* by this process, as exportable */
+};
+
+static int fail_system(const char *what) {
+    return tg__fail(-errno, "cannot %s: %s", what, tg_error_text(-errno));
+}
+
+/* ---- handles --------------------------------------------------------------------------------- */
+
+void tg__hostchunk_init(struct tg__host *host) {
+    tg__vec_init(&host->handles, sizeof(struct handle), NULL);
+    host->free_handle = NO_HANDLE;
+}
+
+static struct handle *handle_at(const struct tg__host *host, uint32_t place) {
+    return (struct handle *)host->handles.items + place;
+}
+
+/* Room for one more, so that the next add_handle cannot fail. */
+static int handle_room(struct tg__host *host) {
+    return host->free_handle != NO_HANDLE ? 0 : tg__vec_room(&host->handles, 1);
+}
+
+static uint64_t add_handle(struct tg__host *host, struct tg__chunk *chunk, bool is_created) {
+    uint32_t place = host->free_handle;
+    struct handle *handle;
+
+    if (place == NO_HANDLE) {
+        place = (uint32_t)host->handles.count++;
+        *handle_at(host, place) = (struct handle){.next_free = NO_HANDLE};
+    }
+    handle = handle_at(host, place);
+    host->free_handle = handle->next_free;
+    handle->chunk = chunk;
+    handle->is_created = is_created;
+    handle->uses++;
+    chunk->handles++;
+    return (uint64_t)handle->uses << 32 | place;
+}
+
+static struct handle *find_handle(struct tg__host *host, uint64_t number) {
+    uint32_t place = (uint32_t)number;
+
+    if (place < host->handles.count) {
+        struct handle *handle = handle_at(host, place);
+
+        if (handle->chunk != NULL && handle->uses == number >> 32)
+            return handle;
+    }
+    tg__fail(-EINVAL, "%#" PRIx64 " is no chunk of this device", number);
+    return NULL;
+}
+
+struct tg__chunk *tg__hostchunk_find(struct tg__host *host, uint64_t handle) {
+    struct handle *found = find_handle(host, handle);
+
+    return found == NULL ? NULL : found->chunk;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void link_chunk(struct tg__host *host, struct tg__chunk *chunk) {
+    chunk->next = host->chunks;
+    if (chunk->next != NULL)
+        chunk->next->previous = chunk;
+    host->chunks = chunk;
+}
+
+static void unlink_chunk(struct tg__host *host, struct tg__chunk *chunk) {
+    if (chunk->next != NULL)
+        chunk->next->previous = chunk->previous;
+    if (chunk->previous != NULL)
+        chunk->previous->next = chunk->next;
+    else
+        host->chunks = chunk->next;
+}
+
+static int take(struct tg__host *host, struct tg__chunk *chunk, bool travels) {
+    if (travels)
+        return tg__capacity_take_shared(host->capacity, chunk->inode, chunk->size_bytes,
+                                        &chunk->entry);
+    chunk->entry = TG__HOST_NO_ENTRY;
+    return tg__capacity_take(host->capacity, chunk->size_bytes);
+}
+
+static void give(struct tg__host *host, const struct tg__chunk *chunk) {
+    if (chunk->entry != TG__HOST_NO_ENTRY)
+        tg__capacity_give_shared(host->capacity, chunk->entry);
+    else
+        tg__capacity_give(host->capacity, chunk->size_bytes);
+}
+
+/* Maps the memory where nobody touches it. What is doubled from here has the same advice. */
+static int settle(struct tg__chunk *chunk, int fd) {
+    void *home = mmap(NULL, chunk->size_bytes, PROT_NONE, MAP_SHARED, fd, 0);
+
+    if (home == MAP_FAILED)
+        return fail_system("map a chunk");
+    if (madvise(home, chunk->size_bytes, MADV_DONTFORK) != 0) {
+        int rc = fail_system("keep a chunk out of forked children");
+        munmap(home, chunk->size_bytes);
+        return rc;
+    }
+    /* Where shared memory may have huge pages if asked; it matters to speed alone. */
+    madvise(home, chunk->size_bytes, MADV_HUGEPAGE);
+    chunk->home = home;
+    return 0;
+}
+
+/* Gives the descriptor its size, once the memory is accounted. */
+static int size_and_settle(struct tg__chunk *chunk, int fd, bool travels) {
+    if (ftruncate(fd, (off_t)chunk->size_bytes) != 0)
+        return fail_system("size a chunk");
+    if (travels && fcntl(fd, F_ADD_SEALS, CHUNK_SEALS) != 0)
+        return fail_system("seal a chunk");
+    return settle(chunk, fd);
+}
+
+/* While no fork can happen. The descriptor goes into the guard, or is closed. */
+static int make_memory(struct tg__host *host, struct tg__chunk *chunk, bool travels) {
+    int fd = memfd_create(host->chunk_name, MFD_CLOEXEC | MFD_ALLOW_SEALING), rc;
+    struct stat info;
+
+    if (fd < 0)
+        return fail_system("make a chunk");
+    rc = fstat(fd, &info) == 0 ? 0 : fail_system("look at a chunk");
+    if (rc != 0)
+        goto close;
+    chunk->inode = info.st_ino;
+    rc = take(host, chunk, travels);
+    if (rc != 0)
+        goto close;
+    rc = size_and_settle(chunk, fd, travels);
+    if (rc != 0)
+        goto give;
+    if (travels)
+        chunk->guard.fds[DESCRIPTOR] = fd;
+    else
+        close(fd);
+    return 0;
+give:
+    close(fd);
+    give(host, chunk);
+    return rc;
+close:
+    close(fd);
+    return rc;
+}
+
+static struct tg__chunk *new_chunk(uint64_t size_bytes) {
+    struct tg__chunk *chunk = calloc(1, sizeof *chunk);
+
+    if (chunk == NULL) {
+        tg__fail_memory();
+        return NULL;
+    }
+    chunk->size_bytes = size_bytes;
+    return chunk;
+}
+
+static void free_chunk(struct tg__chunk *chunk) {
+    if (chunk->is_guarded)
+        tg__forkguard_remove(&chunk->guard);
+    free(chunk);
+}
+
+/* Nobody in this process can reach it any more. */
+static void forget(struct tg__host *host, struct tg__chunk *chunk) {
+    give(host, chunk);
+    unlink_chunk(host, chunk);
+    free_chunk(chunk);
+}
+
+static void leave_home(struct tg__chunk *chunk) {
+    munmap(chunk->home, chunk->size_bytes);
+    chunk->home = NULL;
+}
+
+/* ---- the entries ----------------------------------------------------------------------------- */
+
+int tg__hostchunk_create(struct tg__host *host, uint64_t size_bytes, uint32_t flags,
+                         uint64_t *handle) {
+    bool travels = (flags & TG_CHUNK_EXPORTABLE) != 0;
+    struct tg__chunk *chunk;
+    int rc = handle_room(host);
+
+    if (rc != 0)
+        return rc;
+    chunk = new_chunk(size_bytes);
+    if (chunk == NULL)
+        return -ENOMEM;
+    if (travels)
+        rc = tg__forkguard_add(&chunk->guard);
+    chunk->is_guarded = travels && rc == 0;
+    if (rc == 0) {
+        tg__fork_hold();
+        rc = make_memory(host, chunk, travels);
+        tg__fork_release();
+    }
+    if (rc != 0) {
+        free_chunk(chunk);
+        return rc;
+    }
+    link_chunk(host, chunk);
+    *handle = add_handle(host, chunk, travels);
+    return 0;
+}
+
+int tg__hostchunk_release(struct tg__host *host, uint64_t number) {
+    struct handle *handle = find_handle(host, number);
+    struct tg__chunk *chunk;
+
+    if (handle == NULL)
+        return -EINVAL;
+    chunk = handle->chunk;
+    if (handle->is_created)
+        tg__forkguard_close(&chunk->guard, DESCRIPTOR);
+    handle->chunk = NULL;
+    handle->next_free = host->free_handle;
+    host->free_handle = (uint32_t)number;
+    if (--chunk->handles == 0)
+        leave_home(chunk);
+    if (chunk->handles == 0 && chunk->mappings == 0)
+        forget(host, chunk);
+    return 0;
+}
+
+void tg__hostchunk_unmapped(struct tg__host *host, struct tg__chunk *chunk) {
+    if (--chunk->mappings == 0 && chunk->handles == 0)
+        forget(host, chunk);
+}
+
+int tg__hostchunk_export(struct tg__host *host, uint64_t number, int *fd) {
+    const struct handle *handle = find_handle(host, number);
+    int copy;
+
+    if (handle == NULL)
+        return -EINVAL;
+    if (!handle->is_created)
+        return tg__fail(-EINVAL, "only a chunk that this process created as exportable can be "
+                        "exported");
+    copy = fcntl(handle->chunk->guard.fds[DESCRIPTOR], F_DUPFD_CLOEXEC, 3);
+    if (copy < 0)
+        return fail_system("export a chunk");
+    *fd = copy;
+    return 0;
+}
+
+/* The kernel says by which name a memfd was made, and that name is the device's own. */
+static int judge_import(const struct tg__host *host, int fd, uint64_t size_bytes, uint64_t *inode) {
+    char path[32], link[96], name[96];
+    struct stat info;
+    ssize_t length;
+    int seals;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    snprintf(name, sizeof name, "/memfd:%s (deleted)", host->chunk_name);
+    length = readlink(path, link, sizeof link - 1);
+    link[length < 0 ? 0 : length] = '\0';
+    seals = fcntl(fd, F_GET_SEALS);
+    if (strcmp(link, name) != 0 || seals < 0 || (seals & CHUNK_SEALS) != CHUNK_SEALS ||
+        fstat(fd, &info) != 0)
+        return tg__fail(-EINVAL, "descriptor %d is no chunk of this device", fd);
+    if ((uint64_t)info.st_size != size_bytes)
+        return tg__fail(-EINVAL, "the chunk has %" PRId64 " bytes, not %" PRIu64,
+                        (int64_t)info.st_size, size_bytes);
+    *inode = info.st_ino;
+    return 0;
+}
+
+/* Only inodes of chunks with an entry are compared: no other can come in by a descriptor. */
+static struct tg__chunk *find_inode(const struct tg__host *host, uint64_t inode) {
+    for (struct tg__chunk *chunk = host->chunks; chunk != NULL; chunk = chunk->next) {
+        if (chunk->inode == inode && chunk->entry != TG__HOST_NO_ENTRY)
+            return chunk;
+    }
+    return NULL;
+}
+
+static int settle_alone(struct tg__chunk *chunk, int fd) {
+    int rc;
+
+    tg__fork_hold();
+    rc = settle(chunk, fd);
+    tg__fork_release();
+    return rc;
+}
+
+static int import_new(struct tg__host *host, int fd, uint64_t inode, struct tg__chunk *chunk) {
+    int rc;
+
+    chunk->inode = inode;
+    rc = take(host, chunk, true);
+    if (rc != 0)
+        return rc;
+    rc = settle_alone(chunk, fd);
+    if (rc != 0)
+        give(host, chunk);
+    else
+        link_chunk(host, chunk);
+    return rc;
+}
+
+int tg__hostchunk_import(struct tg__host *host, int fd, uint64_t size_bytes, uint64_t *handle) {
+    struct tg__chunk *chunk;
+    uint64_t inode;
+    int rc = judge_import(host, fd, size_bytes, &inode);
+
+    if (rc == 0)
+        rc = handle_room(host);
+    if (rc != 0)
+        return rc;
+    chunk = find_inode(host, inode);
+    if (chunk != NULL) {
+        rc = chunk->home == NULL ? settle_alone(chunk, fd) : 0;
+    } else {
+        chunk = new_chunk(size_bytes);
+        rc = chunk == NULL ? -ENOMEM : import_new(host, fd, inode, chunk);
+        if (rc != 0)
+            free(chunk);
+    }
+    if (rc == 0)
+        *handle = add_handle(host, chunk, false);
+    return rc;
+}
+
+/* In a forked child the mappings are not there, and the guards have closed the descriptors. */
+void tg__hostchunk_free_all(struct tg__host *host, bool is_forked) {
+    while (host->chunks != NULL) {
+        struct tg__chunk *chunk = host->chunks;
+
+        if (chunk->home != NULL && !is_forked)
+            leave_home(chunk);
+        unlink_chunk(host, chunk);
+        free_chunk(chunk);
+    }
+    tg__vec_free(&host->handles);
+}
