@@ -76,10 +76,11 @@ int tg__shmfile_poison(struct tg__shmfile *file, const char *why);
 int tg__shmfile_lock(struct tg__shmfile *file, bool *has_inherited);
 void tg__shmfile_unlock(struct tg__shmfile *file);
 
-/* Every store that changes what other processes see goes through these two: the tests kill the
- * process before and after each of them. Release order. */
+/* Every store that changes what other processes see goes through these: the tests kill the process
+ * before and after each of them. Release order; add is one step for all. */
 void tg__shm_store(_Atomic uint64_t *word, uint64_t value);
 void tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
+void tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
 
 /* Waits while *word is `seen`, at most timeout_ns; may return early. Async wake with tg__shm_wake,
  * which wakes all waiters of every process. */

@@ -8,19 +8,27 @@
  * The first keeps tenants from overcommitting whatever the driver said a moment ago; the second
  * knows foreign programs.
  *
- * Orphans are the bytes of a dead tenant. They count until the driver's free memory has grown by
- * them since the death was noticed, or the driver's used memory is no more than what the living
- * occupy, or 2 s have passed; from then on the driver's view alone decides.
+ * Orphans are the bytes of a dead tenant. They count as far as the driver's used memory is more
+ * than what the living occupy and what was unattributed before the death, for 2 s at most; from
+ * then on the driver's view alone decides.
  *
- * A request fails at once when it could never be served: it is more than the total less what its
- * tenant holds itself (NEVER), or it closes a cycle of waiters (CYCLE): even if every tenant that
- * does not wait gave all it has, and every waiter that could then be served did the same after, the
- * request could not be. Waiters whose deadline has passed count as not waiting.
+ * A request that may wait fails at once when it could never be served: it is more than the total
+ * less what its tenant holds itself (NEVER), or it closes a cycle of waiters (CYCLE): even if every
+ * tenant that does not wait gave all it has, and every waiter that could then be served did the
+ * same after, the request could not be. Of a cycle the latest fails. Foreign programs and orphans
+ * are left out of this: they may go. Waiters whose deadline has passed count as not waiting.
  *
  * Else it is granted when it fits and no earlier waiter of the device stands before it. An earlier
  * waiter does not stand before a request when it is late (was not seen for ADMIT_LATE_NS: stopped
  * or dead), when its deadline has passed, or when it could be served only with bytes that the
- * requesting tenant holds: making that tenant wait could not help it, and would be a deadlock. */
+ * requesting tenant or another waiting one holds: they keep these while they wait, so to let the
+ * request wait could not help the earlier one, and would be a deadlock. That starves nobody: among
+ * waiters that are in no cycle, one can be served by those who do not wait; it stands before all
+ * later ones, and gives what it holds when its turn is over.
+ *
+ * A request that may not wait (an allocation in the middle of a program's work) gives way only to
+ * waiters that could be served right now: it never fails because somebody queues for more than
+ * there is. */
 #ifndef TG_LEDGER_ADMIT_H
 #define TG_LEDGER_ADMIT_H
 
@@ -42,8 +50,8 @@ struct tg__claim {
 
 struct tg__orphans {
     uint64_t size_bytes;
-    uint64_t since_ns;          /* when the death was noticed */
-    uint64_t free_before_bytes; /* the driver's free memory then */
+    uint64_t since_ns;                  /* when the death was noticed */
+    uint64_t unattributed_before_bytes; /* as last measured before */
 };
 
 struct tg__admit_input {
@@ -51,7 +59,8 @@ struct tg__admit_input {
     uint64_t total_bytes, free_bytes; /* the driver's */
     const struct tg__claim *claims;
     uint32_t claim_count;
-    uint32_t self; /* index into claims: who asks; its wait fields hold the request */
+    uint32_t self;    /* index into claims: who asks; its wait fields hold the request */
+    uint32_t may_wait; /* 0: an answer other than GRANT ends the request */
     const struct tg__orphans *orphans;
     uint32_t orphan_count;
 };
@@ -68,8 +77,9 @@ struct tg__admit_output {
 };
 
 void tg__admit(const struct tg__admit_input *input, struct tg__admit_output *output);
-/* Bytes of these orphans that still count. */
+/* Bytes of these orphans that still count, where the driver's used memory is unaccounted_bytes more
+ * than what the living occupy. */
 uint64_t tg__admit_orphaned(const struct tg__orphans *orphans, uint64_t now_ns,
-                            uint64_t free_bytes, uint64_t unaccounted_used_bytes);
+                            uint64_t unaccounted_bytes);
 
 #endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a tenant writes down about itself: all that moves or lowers its own bytes. Each is one
+ * publish of its own row; nothing here waits for another process, so nothing here can fail. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "ledger/tenant.h"
+
+struct tg__tag_row *tg__tenant_tag(struct tg_tenant *tenant, const char *tag) {
+    struct tg__tenant_row *row = &tenant->row;
+    struct tg__tag_row *place = NULL;
+
+    for (uint32_t i = 0; i < row->tag_count; i++) {
+        if (strncmp(row->tags[i].name, tag, sizeof row->tags[i].name) == 0)
+            return &row->tags[i];
+    }
+    if (row->tag_count < TG_TENANT_TAGS) {
+        place = &row->tags[row->tag_count++];
+        memset(place, 0, sizeof *place);
+        memcpy(place->name, tag, strnlen(tag, sizeof place->name - 1));
+    }
+    return place;
+}
+
+bool tg__tenant_is_joined(const struct tg_tenant *tenant) {
+    return atomic_load_explicit(&tenant->slot->ticket, memory_order_relaxed) ==
+           tg__shmfile_ticket(tenant->ledger->file);
+}
+
+void tg__tenant_publish(struct tg_tenant *tenant) {
+    tenant->row.updated_ns = tg__clock_ns();
+    tg__row_publish(tenant->slot, &tenant->row);
+}
+
+/* A waiter sets has_waiters, then looks at all rows, then sleeps; we publish, then look at
+ * has_waiters: one of the two sees the other. */
+void tg__device_wake(struct tg__device_slot *device) {
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&device->has_waiters, memory_order_relaxed) == 0)
+        return;
+    tg__shm_store32(&device->has_waiters, 0);
+    tg__shm_add32(&device->change, 1);
+    tg__shm_wake(&device->change);
+}
+
+static uint64_t less(uint64_t a, uint64_t b) {
+    return a > b ? a - b : 0;
+}
+
+/* How one call changes the tag's figures. */
+struct change {
+    uint64_t occupied_more, occupied_less, reserved_less, asleep_more, asleep_less;
+    uint64_t host_reserved_less, host_touched_more, host_touched_less;
+};
+
+static void apply(struct tg__tag_row *row, const struct change *change) {
+    row->occupied_bytes = less(row->occupied_bytes + change->occupied_more, change->occupied_less);
+    row->reserved_bytes = less(row->reserved_bytes, change->reserved_less);
+    row->asleep_bytes = less(row->asleep_bytes + change->asleep_more, change->asleep_less);
+    row->host_reserved_bytes = less(row->host_reserved_bytes, change->host_reserved_less);
+    row->host_touched_bytes =
+        less(row->host_touched_bytes + change->host_touched_more, change->host_touched_less);
+}
+
+static bool is_empty(const struct tg__tag_row *row) {
+    return (row->occupied_bytes | row->reserved_bytes | row->asleep_bytes |
+            row->host_reserved_bytes | row->host_touched_bytes) == 0;
+}
+
+/* A tag without bytes gives its place back. */
+static void drop_empty(struct tg__tenant_row *row, struct tg__tag_row *tag) {
+    if (!is_empty(tag))
+        return;
+    *tag = row->tags[--row->tag_count];
+    memset(&row->tags[row->tag_count], 0, sizeof row->tags[0]);
+}
+
+static void record(struct tg_tenant *tenant, const char *tag, const struct change *change) {
+    bool has_come_free = change->occupied_less > 0 || change->reserved_less > change->occupied_more;
+    struct tg__tag_row *row;
+
+    if (tenant == NULL || tg__shmfile_check(tenant->ledger->file, false) == TG_EFORKED)
+        return;
+    pthread_mutex_lock(&tenant->own);
+    row = tg__tenant_is_joined(tenant) ? tg__tenant_tag(tenant, tag) : NULL;
+    if (row != NULL) {
+        apply(row, change);
+        drop_empty(&tenant->row, row);
+        tg__tenant_publish(tenant);
+    }
+    pthread_mutex_unlock(&tenant->own);
+    if (change->occupied_more > 0)
+        tg__shm_add32(&tenant->device->commits, 1);
+    if (has_come_free)
+        tg__device_wake(tenant->device);
+}
+
+void tg_tenant_commit(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
+                      uint64_t woken_bytes) {
+    record(tenant, tag, &(struct change){.occupied_more = size_bytes,
+                                         .reserved_less = size_bytes,
+                                         .asleep_less = woken_bytes});
+}
+
+void tg_tenant_cancel(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
+    record(tenant, tag, &(struct change){.reserved_less = size_bytes});
+}
+
+void tg_tenant_give(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
+                    uint64_t asleep_bytes) {
+    record(tenant, tag,
+           &(struct change){.occupied_less = size_bytes, .asleep_more = asleep_bytes});
+}
+
+void tg_tenant_forget(struct tg_tenant *tenant, const char *tag, uint64_t asleep_bytes) {
+    record(tenant, tag, &(struct change){.asleep_less = asleep_bytes});
+}
+
+void tg_tenant_host_commit(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
+    record(tenant, tag, &(struct change){.host_reserved_less = size_bytes,
+                                         .host_touched_more = size_bytes});
+}
+
+void tg_tenant_host_give(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
+                         int is_committed) {
+    if (is_committed)
+        record(tenant, tag, &(struct change){.host_touched_less = size_bytes});
+    else
+        record(tenant, tag, &(struct change){.host_reserved_less = size_bytes});
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The body of the ledger's file.
+ *
+ * A slot belongs to the process whose ticket it holds; 0: to nobody. Its row is published as a
+ * record by that process alone, or under the file's lock by whoever settles it when it is dead. A
+ * device's row is published under the lock. Every number in here may be garbage: rows are read
+ * through tg__row_read and tg__device_read, which leave only what is within bounds. */
+#ifndef TG_LEDGER_LAYOUT_H
+#define TG_LEDGER_LAYOUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tidegate/ledger.h>
+
+#include "base/shmfile.h"
+
+struct tg__tag_row {
+    char name[TG_TAG_NAME_BYTES];
+    uint64_t occupied_bytes, reserved_bytes, asleep_bytes;
+    uint64_t host_reserved_bytes, host_touched_bytes;
+};
+
+enum tg__row_state { TG__ROW_LIVES = 1, TG__ROW_DEAD = 2 };
+
+struct tg__tenant_row {
+    char name[TG_TENANT_NAME_BYTES];
+    char role[TG_TENANT_ROLE_BYTES];
+    int32_t rank, pid;
+    uint32_t device;    /* index */
+    uint32_t state;     /* enum tg__row_state */
+    uint32_t tag_count; /* of tags in use, from the first */
+    uint32_t is_waiting;
+    uint64_t updated_ns;
+    char wait_tag[TG_TAG_NAME_BYTES];
+    uint64_t wait_bytes, wait_since_ns, wait_deadline_ns, arrival;
+    uint64_t dead_since_ns, unattributed_before_bytes; /* of the dead: see admit.h */
+    struct tg__tag_row tags[TG_TENANT_TAGS];
+};
+
+struct tg__slot {
+    _Atomic uint32_t ticket;
+    uint32_t unused;
+    _Atomic uint64_t seen_ns; /* when its waiter last ran */
+    struct tg__record record;
+    struct tg__tenant_row copies[2];
+};
+
+struct tg__device_row {
+    uint8_t uuid[16];
+    char name[64];
+    uint64_t total_bytes, free_bytes, measured_ns, unattributed_bytes;
+};
+
+struct tg__device_slot {
+    _Atomic uint32_t is_used;
+    _Atomic uint32_t change;      /* a waiter sleeps on it; grows when memory may have come free */
+    _Atomic uint32_t has_waiters; /* set by waiters, cleared by who wakes them */
+    _Atomic uint32_t commits;     /* grows when somebody's occupied bytes have */
+    struct tg__record record;
+    struct tg__device_row copies[2];
+};
+
+struct tg__ledger_body {
+    _Atomic uint64_t next_arrival;
+    struct tg__device_slot devices[TG_LEDGER_DEVICES];
+    struct tg__slot slots[TG_LEDGER_TENANTS];
+};
+
+/* Names, sizes and offsets of all this in one word. */
+uint64_t tg__ledger_format(void);
+
+/* The row in a slot, made harmless. Errors: TG_EMOTION. */
+int tg__row_read(const struct tg__slot *slot, struct tg__tenant_row *row);
+int tg__device_read(const struct tg__device_slot *slot, struct tg__device_row *row);
+static inline void tg__row_publish(struct tg__slot *slot, const struct tg__tenant_row *row) {
+    tg__record_publish(&slot->record, row, sizeof *row);
+}
+
+/* Sums over the tags; they saturate. */
+uint64_t tg__row_occupied(const struct tg__tenant_row *row);
+uint64_t tg__row_reserved(const struct tg__tenant_row *row);
+uint64_t tg__row_host(const struct tg__tenant_row *row, bool only_untouched);
+
+/* "trainer rank 0" or "rollout". */
+void tg__row_name(const struct tg__tenant_row *row, char *text, size_t text_bytes);
+
+/* For sentences about the lock. */
+void tg__ledger_name_of(const void *body, uint32_t ticket, char *text, size_t text_bytes);
+
+#endif

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reserving: ask the driver, look at everybody under the lock, let admission decide, and if it says
+ * so wait for a change and do it all again. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "ledger/tenant.h"
+
+/* A waiter looks at least so often: the driver's figure changes without anybody's telling. */
+#define POLL_NS (10 * TG__NS_PER_MS)
+
+enum { GAUGE_TRIES = 3, TRY_SETTLED = 2 };
+
+static int check_ask(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
+    if (tenant == NULL)
+        return tg__fail(-EINVAL, "only a tenant can reserve: join the ledger first");
+    if (!tg__ledger_is_name(tag, TG_TAG_NAME_BYTES))
+        return tg__fail(-EINVAL, "a tag's name is 1 to %d printable ASCII characters",
+                        TG_TAG_NAME_BYTES - 1);
+    if (size_bytes == 0)
+        return tg__fail(-EINVAL, "0 bytes cannot be reserved for %s", tag);
+    return tg__shmfile_check(tenant->ledger->file, false);
+}
+
+/* ---- under the file's lock ------------------------------------------------------------------ */
+
+static struct tg__claim claim_of(const struct tg__tenant_row *row, uint64_t seen_ns) {
+    return (struct tg__claim){.occupied_bytes = tg__row_occupied(row),
+                              .reserved_bytes = tg__row_reserved(row),
+                              .wait_bytes = row->is_waiting ? row->wait_bytes : 0,
+                              .arrival = row->arrival,
+                              .deadline_ns = row->wait_deadline_ns,
+                              .seen_ns = seen_ns};
+}
+
+static void add_orphans(struct tg__survey *survey, const struct tg__tenant_row *row) {
+    survey->orphans[survey->orphan_count++] = (struct tg__orphans){
+        .size_bytes = tg__row_occupied(row) + tg__row_reserved(row),
+        .since_ns = row->dead_since_ns,
+        .unattributed_before_bytes = row->unattributed_before_bytes};
+}
+
+/* Everybody on the tenant's device; its own row is what it says itself. */
+static int survey_take(struct tg_tenant *tenant) {
+    struct tg__survey *survey = tenant->survey;
+    struct tg__slot *slots = tenant->ledger->body->slots;
+
+    survey->claim_count = survey->orphan_count = 0;
+    for (uint32_t i = 0; i < TG_LEDGER_TENANTS; i++) {
+        struct tg__tenant_row *row = &survey->rows[survey->claim_count];
+        if (atomic_load_explicit(&slots[i].ticket, memory_order_acquire) == 0)
+            continue;
+        if (&slots[i] == tenant->slot) {
+            survey->self = survey->claim_count;
+            *row = tenant->row;
+        } else {
+            int rc = tg__row_read(&slots[i], row);
+            if (rc < 0)
+                return rc;
+        }
+        if (row->device != tenant->row.device)
+            continue;
+        if (row->state == TG__ROW_DEAD)
+            add_orphans(survey, row);
+        else
+            survey->claims[survey->claim_count++] =
+                claim_of(row, atomic_load_explicit(&slots[i].seen_ns, memory_order_relaxed));
+    }
+    return 0;
+}
+
+static void note_figures(struct tg_tenant *tenant, const struct tg__admit_output *answer) {
+    struct tg__device_row row;
+
+    if (tg__device_read(tenant->device, &row) < 0)
+        return;
+    row.total_bytes = tenant->survey->driver.total_bytes;
+    row.free_bytes = tenant->survey->driver.free_bytes;
+    row.unattributed_bytes = answer->unattributed_bytes;
+    row.measured_ns = tg__clock_ns();
+    tg__record_publish(&tenant->device->record, &row, sizeof row);
+}
+
+/* Under own, too. */
+static int decide(struct tg_tenant *tenant, const struct tg__ask *ask,
+                  struct tg__admit_output *answer) {
+    struct tg__survey *survey = tenant->survey;
+    struct tg__claim *self;
+    struct tg__admit_input input;
+    int rc = survey_take(tenant);
+
+    if (rc < 0)
+        return rc;
+    self = &survey->claims[survey->self];
+    self->wait_bytes = ask->size_bytes;
+    if (ask->deadline_ns == 0 || !tenant->row.is_waiting)
+        self->arrival = UINT64_MAX; /* after all who wait */
+    input = (struct tg__admit_input){.now_ns = tg__clock_ns(),
+                                     .total_bytes = survey->driver.total_bytes,
+                                     .free_bytes = survey->driver.free_bytes,
+                                     .claims = survey->claims,
+                                     .claim_count = survey->claim_count,
+                                     .self = survey->self,
+                                     .may_wait = ask->deadline_ns != 0,
+                                     .orphans = survey->orphans,
+                                     .orphan_count = survey->orphan_count};
+    tg__admit(&input, answer);
+    return 0;
+}
+
+static void wait_clear(struct tg__tenant_row *row) {
+    row->is_waiting = 0;
+    memset(row->wait_tag, 0, sizeof row->wait_tag);
+    row->wait_bytes = row->wait_since_ns = row->wait_deadline_ns = row->arrival = 0;
+}
+
+/* The wait and its place in the order of arrival; kept once it is there. */
+static void wait_note(struct tg_tenant *tenant, const struct tg__ask *ask) {
+    _Atomic uint64_t *next = &tenant->ledger->body->next_arrival;
+    struct tg__tenant_row *row = &tenant->row;
+
+    if (row->is_waiting)
+        return;
+    row->is_waiting = 1;
+    memcpy(row->wait_tag, ask->tag, strlen(ask->tag));
+    row->wait_bytes = ask->size_bytes;
+    row->wait_since_ns = tg__clock_ns();
+    row->wait_deadline_ns = ask->deadline_ns;
+    row->arrival = atomic_load_explicit(next, memory_order_relaxed);
+    tg__shm_store(next, row->arrival + 1);
+    tg__tenant_publish(tenant);
+}
+
+static int grant(struct tg_tenant *tenant, const struct tg__ask *ask) {
+    struct tg__tag_row *tag = tg__tenant_tag(tenant, ask->tag);
+
+    if (tag == NULL)
+        return tg__fail(TG_EFULL, "the ledger has places for %d tags of a tenant: none for %s",
+                        TG_TENANT_TAGS, ask->tag);
+    tag->reserved_bytes += ask->size_bytes;
+    if (ask->deadline_ns != 0)
+        wait_clear(&tenant->row);
+    tg__tenant_publish(tenant);
+    return 0;
+}
+
+/* 1: granted; 0: to be tried again; or an error. */
+static int act(struct tg_tenant *tenant, const struct tg__ask *ask,
+               const struct tg__admit_output *answer) {
+    int rc;
+
+    switch (answer->answer) {
+    case TG__ADMIT_GRANT:
+        rc = grant(tenant, ask);
+        return rc < 0 ? rc : 1;
+    case TG__ADMIT_NEVER:
+        return tg__shortfall_tell(tenant, ask, answer, TG_ENEVERFITS);
+    case TG__ADMIT_CYCLE:
+        return tg__shortfall_tell(tenant, ask, answer, TG_ECYCLE);
+    case TG__ADMIT_WAIT:
+        break;
+    }
+    if (tg__clock_ns() >= ask->deadline_ns)
+        return tg__shortfall_tell(tenant, ask, answer, TG_ENOFIT);
+    wait_note(tenant, ask);
+    return 0;
+}
+
+static int decide_and_act(struct tg_tenant *tenant, const struct tg__ask *ask, bool must_settle) {
+    struct tg__admit_output answer;
+    int rc;
+
+    if (must_settle)
+        tg__ledger_settle(tenant->ledger, tenant->row.device, &tenant->survey->driver);
+    pthread_mutex_lock(&tenant->own);
+    rc = decide(tenant, ask, &answer);
+    if (rc == 0 && answer.answer != TG__ADMIT_GRANT && !must_settle) {
+        rc = TRY_SETTLED;
+    } else if (rc == 0) {
+        note_figures(tenant, &answer);
+        rc = act(tenant, ask, &answer);
+    }
+    pthread_mutex_unlock(&tenant->own);
+    return rc;
+}
+
+/* The dead are looked for only when the request cannot be granted as it is: each look asks the
+ * kernel once for each tenant. */
+static int try_locked(struct tg_tenant *tenant, const struct tg__ask *ask, bool has_inherited) {
+    int rc = decide_and_act(tenant, ask, has_inherited);
+
+    return rc == TRY_SETTLED ? decide_and_act(tenant, ask, true) : rc;
+}
+
+/* ---- around it ------------------------------------------------------------------------------ */
+
+/* Locks the file with a driver's figure that is not older than what others have committed: else
+ * what they took since would be counted by nobody. */
+static int lock_with_figures(struct tg_tenant *tenant, struct tg__driver *driver,
+                             bool *has_inherited) {
+    _Atomic uint32_t *commits = &tenant->device->commits;
+
+    for (int i = 0;; i++) {
+        uint32_t seen = atomic_load_explicit(commits, memory_order_acquire);
+        int rc = tenant->gauge.ask(tenant->gauge.argument, &driver->free_bytes,
+                                   &driver->total_bytes);
+        if (rc == 0)
+            rc = tg__shmfile_lock(tenant->ledger->file, has_inherited);
+        if (rc < 0)
+            return rc;
+        if (i == GAUGE_TRIES || *has_inherited ||
+            atomic_load_explicit(commits, memory_order_acquire) == seen)
+            return 0;
+        tg__shmfile_unlock(tenant->ledger->file);
+    }
+}
+
+static int try_once(struct tg_tenant *tenant, const struct tg__ask *ask) {
+    struct tg__driver driver;
+    bool has_inherited;
+    int rc = lock_with_figures(tenant, &driver, &has_inherited);
+
+    if (rc < 0)
+        return rc;
+    tenant->survey->driver = driver;
+    rc = tg__tenant_is_joined(tenant) ? try_locked(tenant, ask, has_inherited)
+                                      : tg__fail(TG_EREPLACED, "this process's place in the ledger "
+                                                               "was given to another");
+    tg__shmfile_unlock(tenant->ledger->file);
+    return rc;
+}
+
+static void stop_waiting(struct tg_tenant *tenant) {
+    pthread_mutex_lock(&tenant->own);
+    if (tenant->row.is_waiting) {
+        wait_clear(&tenant->row);
+        tg__tenant_publish(tenant);
+    }
+    pthread_mutex_unlock(&tenant->own);
+    /* Whoever stood behind may be served now. */
+    tg__device_wake(tenant->device);
+}
+
+static int reserve_waiting(struct tg_tenant *tenant, const struct tg__ask *ask) {
+    struct tg__device_slot *device = tenant->device;
+
+    for (;;) {
+        uint32_t seen;
+        uint64_t now_ns;
+        int rc;
+
+        tg__shm_store(&tenant->slot->seen_ns, tg__clock_ns());
+        atomic_store_explicit(&device->has_waiters, 1, memory_order_seq_cst);
+        seen = atomic_load_explicit(&device->change, memory_order_acquire);
+        rc = try_once(tenant, ask);
+        now_ns = tg__clock_ns();
+        if (rc == 1)
+            return 0;
+        if (rc < 0 && (rc != TG_EHELD || now_ns >= ask->deadline_ns)) {
+            stop_waiting(tenant);
+            return rc;
+        }
+        if (now_ns < ask->deadline_ns) {
+            uint64_t left_ns = ask->deadline_ns - now_ns;
+            tg__shm_wait(&device->change, seen, left_ns < POLL_NS ? left_ns : POLL_NS);
+        }
+    }
+}
+
+static int take_turn(struct tg_tenant *tenant, uint64_t deadline_ns) {
+    struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / UINT64_C(1000000000)),
+                                .tv_nsec = (long)(deadline_ns % UINT64_C(1000000000))};
+
+    if (pthread_mutex_clocklock(&tenant->turn, CLOCK_MONOTONIC, &deadline) == 0)
+        return 0;
+    return tg__fail(TG_ENOFIT, "another thread of this process has waited for memory all this "
+                               "time, and only one can");
+}
+
+int tg_tenant_reserve(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
+                      uint32_t wait_ms) {
+    struct tg__ask ask = {.tag = tag, .size_bytes = size_bytes};
+    int rc = check_ask(tenant, tag, size_bytes);
+
+    if (rc < 0)
+        return rc;
+    if (wait_ms == 0) {
+        rc = try_once(tenant, &ask);
+        return rc == 1 ? 0 : rc;
+    }
+    ask.deadline_ns = tg__clock_ns() + wait_ms * TG__NS_PER_MS;
+    rc = take_turn(tenant, ask.deadline_ns);
+    if (rc < 0)
+        return rc;
+    rc = reserve_waiting(tenant, &ask);
+    pthread_mutex_unlock(&tenant->turn);
+    return rc;
+}
+
+void tg_tenant_shortfall(const struct tg_tenant *tenant, struct tg_shortfall *shortfall) {
+    struct tg_tenant *own = (struct tg_tenant *)tenant;
+
+    pthread_mutex_lock(&own->own);
+    *shortfall = tenant->shortfall;
+    pthread_mutex_unlock(&own->own);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ledger's objects in this process, and what its files share.
+ *
+ * Order of locks: `turn` (one waiter of a tenant at a time: its row has place for one) before the
+ * file's lock before `own` (the tenant's row). What cannot fail takes `own` alone, which nobody
+ * holds while waiting. */
+#ifndef TG_LEDGER_TENANT_H
+#define TG_LEDGER_TENANT_H
+
+#include <pthread.h>
+
+#include "ledger/admit.h"
+#include "ledger/layout.h"
+
+struct tg_ledger {
+    struct tg__shmfile *file;
+    struct tg__ledger_body *body;
+};
+
+struct tg_tenant {
+    struct tg_ledger *ledger;
+    struct tg__slot *slot;
+    struct tg__device_slot *device;
+    struct tg_gauge gauge;
+    pthread_mutex_t turn;
+    pthread_mutex_t own;
+    struct tg__tenant_row row; /* under own: what the slot says, or is about to */
+    struct tg_shortfall shortfall; /* under own */
+    struct tg__survey *survey;     /* under the file's lock */
+};
+
+/* The driver's figures. */
+struct tg__driver {
+    uint64_t total_bytes, free_bytes;
+};
+
+/* What one look at all slots found, for one decision on one device. */
+struct tg__survey {
+    struct tg__driver driver; /* asked before the lock was taken */
+    uint32_t claim_count, orphan_count, self;
+    struct tg__claim claims[TG_LEDGER_TENANTS];
+    struct tg__orphans orphans[TG_LEDGER_TENANTS];
+    struct tg__tenant_row rows[TG_LEDGER_TENANTS]; /* of the claims */
+    struct tg__tenant_row scratch;
+};
+
+/* Under the file's lock: settles the dead. Slots of dead tickets that held bytes become orphans of
+ * their device; those that held none, and orphans that no longer count, become free. For the
+ * device `index` by the driver's figures in `driver`; elsewhere (driver NULL) by time alone. Each
+ * step is one store, and is done by the next one if this process dies before it. */
+void tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg__driver *driver);
+
+/* The tag's row, made if there is none; NULL: no place. Under own. */
+struct tg__tag_row *tg__tenant_tag(struct tg_tenant *tenant, const char *tag);
+/* Publishes the own row. Under own. */
+void tg__tenant_publish(struct tg_tenant *tenant);
+/* Whether the slot is still this process's: it is not when its descriptors were closed behind the
+ * library's back, so that it was taken for dead. */
+bool tg__tenant_is_joined(const struct tg_tenant *tenant);
+/* Wakes who waits for this device, if anybody does. */
+void tg__device_wake(struct tg__device_slot *device);
+
+/* What is asked for. */
+struct tg__ask {
+    const char *tag;
+    uint64_t size_bytes;
+    uint64_t deadline_ns; /* 0: it may not wait */
+};
+
+/* Fills the tenant's shortfall from its survey and writes the sentence; returns its status. Under
+ * the file's lock. */
+int tg__shortfall_tell(struct tg_tenant *tenant, const struct tg__ask *ask,
+                       const struct tg__admit_output *answer, int status);
+
+/* Whether a name is printable, not empty and short enough. */
+bool tg__ledger_is_name(const char *name, size_t max_bytes);
+
+#endif

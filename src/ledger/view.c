@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What readers see: no lock, no ticket, no device. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "ledger/tenant.h"
+
+static void tag_view(const struct tg__tag_row *row, struct tg_tag_view *view) {
+    memcpy(view->name, row->name, sizeof view->name);
+    view->occupied_bytes = row->occupied_bytes;
+    view->reserved_bytes = row->reserved_bytes;
+    view->asleep_bytes = row->asleep_bytes;
+    view->host_bytes = row->host_reserved_bytes + row->host_touched_bytes;
+}
+
+static void tenant_view(const struct tg__tenant_row *row, struct tg_tenant_view *view) {
+    memset(view, 0, sizeof *view);
+    memcpy(view->name, row->name, sizeof view->name);
+    memcpy(view->role, row->role, sizeof view->role);
+    view->rank = row->rank;
+    view->pid = row->pid;
+    view->device = row->device;
+    view->is_dead = row->state == TG__ROW_DEAD;
+    view->is_waiting = row->is_waiting != 0;
+    memcpy(view->wait_tag, row->wait_tag, sizeof view->wait_tag);
+    view->wait_bytes = row->wait_bytes;
+    view->wait_since_ns = row->wait_since_ns;
+    view->arrival = row->arrival;
+    view->updated_ns = row->updated_ns;
+    view->tag_count = row->tag_count;
+    for (uint32_t i = 0; i < row->tag_count; i++)
+        tag_view(&row->tags[i], &view->tags[i]);
+}
+
+/* Devices keep their index, so that tenants find theirs: unused places stay empty. */
+static int read_devices(const struct tg__ledger_body *body, struct tg_node_view *view) {
+    for (uint32_t i = 0; i < TG_LEDGER_DEVICES; i++) {
+        struct tg_device_view *device = &view->devices[i];
+        struct tg__device_row row;
+        int rc;
+
+        if (atomic_load_explicit(&body->devices[i].is_used, memory_order_acquire) == 0)
+            continue;
+        rc = tg__device_read(&body->devices[i], &row);
+        if (rc < 0)
+            return rc;
+        memcpy(device->uuid, row.uuid, sizeof device->uuid);
+        memcpy(device->name, row.name, sizeof device->name);
+        device->total_bytes = row.total_bytes;
+        device->free_bytes = row.free_bytes;
+        device->measured_ns = row.measured_ns;
+        device->unattributed_bytes = row.unattributed_bytes;
+        view->device_count = i + 1;
+    }
+    return 0;
+}
+
+/* A dead one that nobody has settled yet is told as dead here, too. */
+static int read_tenants(struct tg_ledger *ledger, struct tg_node_view *view) {
+    for (uint32_t i = 0; i < TG_LEDGER_TENANTS; i++) {
+        const struct tg__slot *slot = &ledger->body->slots[i];
+        uint32_t ticket = atomic_load_explicit(&slot->ticket, memory_order_acquire);
+        struct tg_tenant_view *tenant = &view->tenants[view->tenant_count];
+        struct tg__tenant_row row;
+        bool is_dead;
+        int rc;
+
+        if (ticket == 0)
+            continue;
+        rc = tg__row_read(slot, &row);
+        if (rc < 0)
+            return rc;
+        is_dead = !tg__shmfile_is_alive(ledger->file, ticket);
+        if (is_dead && tg__row_occupied(&row) + tg__row_reserved(&row) == 0)
+            continue;
+        tenant_view(&row, tenant);
+        tenant->is_dead |= is_dead;
+        tenant->is_waiting &= !is_dead;
+        view->host_bytes += is_dead ? 0 : tg__row_host(&row, false);
+        view->tenant_count++;
+    }
+    return 0;
+}
+
+int tg_ledger_read(struct tg_ledger *ledger, struct tg_node_view *view) {
+    int rc;
+
+    if (ledger == NULL || view == NULL)
+        return tg__fail(-EINVAL, "a ledger is read into a view");
+    rc = tg__shmfile_check(ledger->file, false);
+    if (rc < 0)
+        return rc;
+    view->now_ns = tg__clock_ns();
+    view->host_bytes = 0;
+    view->device_count = view->tenant_count = 0;
+    memset(view->devices, 0, sizeof view->devices);
+    rc = read_devices(ledger->body, view);
+    return rc < 0 ? rc : read_tenants(ledger, view);
+}
