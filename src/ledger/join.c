@@ -75,24 +75,51 @@ static int check_params(const struct tg_tenant_params *params) {
     return 0;
 }
 
+/* Whether a slot, of a living tenant or of an orphan, speaks of the device. Under the lock. */
+static bool is_spoken_of(struct tg_ledger *ledger, uint32_t index) {
+    for (uint32_t i = 0; i < TG_LEDGER_TENANTS; i++) {
+        const struct tg__slot *slot = &ledger->body->slots[i];
+        struct tg__tenant_row row;
+
+        if (atomic_load_explicit(&slot->ticket, memory_order_acquire) == 0)
+            continue;
+        if (tg__row_read(slot, &row) != 0 || row.device == index)
+            return true;
+    }
+    return false;
+}
+
+/* Where a new device finds its place: one that was never used, else one that nobody speaks of any
+ * more, since devices with names of their own (the host's) come and go. Under the lock. */
+static uint32_t free_place(struct tg_ledger *ledger) {
+    uint32_t place = 0;
+
+    while (place < TG_LEDGER_DEVICES &&
+           atomic_load_explicit(&ledger->body->devices[place].is_used, memory_order_acquire) != 0)
+        place++;
+    if (place < TG_LEDGER_DEVICES)
+        return place;
+    for (place = 0; place < TG_LEDGER_DEVICES && is_spoken_of(ledger, place);)
+        place++;
+    return place;
+}
+
 /* The device's index, registered if it is new. Under the lock. */
 static int find_device(struct tg_ledger *ledger, const struct tg_tenant_params *params,
                        uint32_t *index) {
     struct tg__device_row row = {0};
-    uint32_t place = TG_LEDGER_DEVICES;
+    uint32_t place;
 
     for (uint32_t i = 0; i < TG_LEDGER_DEVICES; i++) {
         struct tg__device_slot *slot = &ledger->body->devices[i];
-        if (atomic_load_explicit(&slot->is_used, memory_order_acquire) == 0) {
-            place = place == TG_LEDGER_DEVICES ? i : place;
-            continue;
-        }
-        if (tg__device_read(slot, &row) == 0 &&
+        if (atomic_load_explicit(&slot->is_used, memory_order_acquire) != 0 &&
+            tg__device_read(slot, &row) == 0 &&
             memcmp(row.uuid, params->uuid, sizeof row.uuid) == 0) {
             *index = i;
             return 0;
         }
     }
+    place = free_place(ledger);
     if (place == TG_LEDGER_DEVICES)
         return tg__fail(TG_EFULL, "the ledger knows %d devices already and has no place for one "
                         "more", TG_LEDGER_DEVICES);
