@@ -34,7 +34,7 @@ int tg__shmdir_path(const char *dir, char **path) {
     return 0;
 }
 
-static int judge(const char *path, int fd, bool is_made) {
+static int judge(const char *path, int fd) {
     struct stat info;
 
     if (fstat(fd, &info) != 0)
@@ -42,9 +42,6 @@ static int judge(const char *path, int fd, bool is_made) {
     if (info.st_uid != geteuid())
         return tg__fail(-EPERM, "%s belongs to user %u and this is user %u: it must be this user's",
                         path, (unsigned)info.st_uid, (unsigned)geteuid());
-    /* The umask may have taken bits of the mode, and may not be touched: it is the process's. */
-    if (is_made && fchmod(fd, 0700) == 0)
-        return 0;
     if ((info.st_mode & 0777) != 0700)
         return tg__fail(-EPERM, "%s has mode %04o: it must be 0700, for this user alone", path,
                         (unsigned)(info.st_mode & 0777));
@@ -73,12 +70,16 @@ int tg__shmdir_open(const char *path, bool may_make, struct tg__forkguard *guard
                       tg_error_text(-errno));
         goto done;
     }
+    /* The umask may have taken bits of the mode, even those that opening needs, and may not be
+     * touched: it is the process's. If this fails, the judgement tells. */
+    if (is_made)
+        fchmodat(AT_FDCWD, path, 0700, AT_SYMLINK_NOFOLLOW);
     rc = tg__forkguard_open(guard, slot, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     if (rc != 0) {
         rc = refuse(path, -rc);
         goto done;
     }
-    rc = judge(path, guard->fds[slot], is_made);
+    rc = judge(path, guard->fds[slot]);
     if (rc != 0)
         tg__forkguard_close(guard, slot);
 done:

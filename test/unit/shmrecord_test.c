@@ -13,7 +13,7 @@
 #include "children.h"
 #include "suite.h"
 
-enum { WORDS = 64, BYTES = WORDS * 8, READS = 30000 };
+enum { WORDS = 64, BYTES = WORDS * 8, READS = 10000 };
 
 struct slot {
     struct tg__record record;
