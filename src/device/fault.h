@@ -4,6 +4,7 @@
 #ifndef TG_DEVICE_FAULT_H
 #define TG_DEVICE_FAULT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "device/device.h"
@@ -32,6 +33,9 @@ struct tg__fault_plan {
     uint64_t nth; /* from 1 */
     int status;   /* what the failing call answers; 0: TG_EDEVICE, for create TG_EDEVICEMEMORY */
 };
+
+/* The plan of a URI: `options` is what stands between "fault:" and "/". Errors: -EINVAL. */
+int tg__fault_parse(const char *options, size_t options_bytes, struct tg__fault_plan *plan);
 
 /* Sets the plan and counts from 0 again. */
 void tg__fault_arm(struct tg_device *device, const struct tg__fault_plan *plan);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "device/fault.h"
 
 #define GRANULE_BYTES (UINT64_C(2) << 20)
 #define AUTO_MOST_BYTES (UINT64_C(1) << 30)
@@ -66,17 +67,58 @@ static bool begins(const char *text, const char *start) {
     return strncmp(text, start, strlen(start)) == 0;
 }
 
-/* Without wrappers. */
+/* Without a fault around it. */
 static int open_plain(const char *uri, struct tg_device **device) {
+    int rc;
+
     if (strcmp(uri, "auto") == 0)
         return open_auto(device);
-    if (begins(uri, "host:"))
-        return tg__host_open_uri(uri + strlen("host:"), device);
     if (begins(uri, "cuda:"))
         return tg__fail(-ENODEV, "this build has no GPU device yet: host:capacity=1GiB stands for "
                         "one");
-    return tg__fail(-EINVAL, "device \"%.60s\": a device is host:capacity=SIZE, auto, or "
-                    "fault:nth=N/ before one of them", uri);
+    if (!begins(uri, "host:"))
+        return tg__fail(-EINVAL, "device \"%.60s\": a device is host:capacity=SIZE, auto, or "
+                        "fault:nth=N/ before one of them", uri);
+    rc = tg__host_open_uri(uri + strlen("host:"), device);
+    if (rc == 0)
+        snprintf((*device)->uri, sizeof (*device)->uri, "%s", uri);
+    return rc;
+}
+
+static int wrap(struct tg_device *inner, const struct tg__fault_plan *plan, const char *uri,
+                size_t prefix_bytes, struct tg_device **device) {
+    struct tg_device *wrapped;
+    int rc;
+
+    if (prefix_bytes + strlen(inner->uri) >= sizeof inner->uri)
+        return tg__fail(-EINVAL, "with the device that was chosen the URI has more than %zu bytes",
+                        sizeof inner->uri - 1);
+    rc = tg__fault_wrap(inner, &wrapped);
+    if (rc != 0)
+        return rc;
+    snprintf(wrapped->uri, sizeof wrapped->uri, "%.*s%s", (int)prefix_bytes, uri, inner->uri);
+    tg__fault_arm(wrapped, plan);
+    *device = wrapped;
+    return 0;
+}
+
+static int open_fault(const char *uri, struct tg_device **device) {
+    const char *options = uri + strlen("fault:"), *slash = strchr(uri, '/');
+    struct tg__fault_plan plan;
+    struct tg_device *inner;
+    int rc;
+
+    if (slash == NULL)
+        return tg__fail(-EINVAL, "fault: the device is missing: fault:nth=N/host:capacity=4GiB");
+    rc = tg__fault_parse(options, (size_t)(slash - options), &plan);
+    if (rc == 0)
+        rc = open_plain(slash + 1, &inner);
+    if (rc != 0)
+        return rc;
+    rc = wrap(inner, &plan, uri, (size_t)(slash + 1 - uri), device);
+    if (rc != 0)
+        inner->close(inner);
+    return rc;
 }
 
 int tg_device_open(const char *uri, struct tg_device **device) {
@@ -88,12 +130,9 @@ int tg_device_open(const char *uri, struct tg_device **device) {
     if (strlen(uri) >= sizeof opened->uri)
         return tg__fail(-EINVAL, "the device's URI has %zu bytes: at most %zu are possible",
                         strlen(uri), sizeof opened->uri - 1);
-    rc = open_plain(uri, &opened);
-    if (rc == 0) {
-        if (opened->uri[0] == '\0')
-            memcpy(opened->uri, uri, strlen(uri) + 1);
+    rc = begins(uri, "fault:") ? open_fault(uri, &opened) : open_plain(uri, &opened);
+    if (rc == 0)
         *device = opened;
-    }
     errno = saved;
     return rc;
 }

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of devices do again and again. */
+#include "device_suite.h"
+
+#include <stdlib.h>
+
+enum { LONG_MS = 20000 };
+
+uint64_t device_free_bytes(struct tg_device *device) {
+    uint64_t free_bytes, total_bytes;
+
+    ck_assert_ok(tg_device_ops(device)->memory(device, &free_bytes, &total_bytes));
+    ck_assert_uint_le(free_bytes, total_bytes);
+    return free_bytes;
+}
+
+void device_settle(struct tg_device *device) {
+    const struct tg_device_ops *ops = tg_device_ops(device);
+    struct tg_fence fence;
+
+    ck_assert_ok(ops->fence(device, NULL, &fence));
+    ck_assert_ok(ops->wait(device, &fence, LONG_MS));
+}
+
+uint64_t device_make(struct tg_device *device, uint64_t size_bytes, uint32_t flags,
+                     uint64_t *chunk) {
+    const struct tg_device_ops *ops = tg_device_ops(device);
+    uint64_t addr;
+
+    ck_assert_ok(ops->reserve(device, size_bytes, &addr));
+    ck_assert_ok(ops->create(device, size_bytes, flags, chunk));
+    ck_assert_ok(ops->map(device, addr, *chunk, 0));
+    return addr;
+}
+
+void device_unmake(struct tg_device *device, uint64_t addr, uint64_t size_bytes, uint64_t chunk) {
+    const struct tg_device_ops *ops = tg_device_ops(device);
+
+    ck_assert_ok(ops->unmap(device, addr, size_bytes));
+    ck_assert_ok(ops->release(device, chunk));
+    ck_assert_ok(ops->unreserve(device, addr, size_bytes));
+}
+
+void device_write(struct tg_device *device, uint64_t addr, const void *bytes, uint64_t size_bytes) {
+    ck_assert_ok(tg_device_ops(device)->copy(device, (void *)(uintptr_t)addr, bytes, size_bytes,
+                                             NULL));
+    device_settle(device);
+}
+
+void device_read(struct tg_device *device, uint64_t addr, void *bytes, uint64_t size_bytes) {
+    ck_assert_ok(tg_device_ops(device)->copy(device, bytes, (const void *)(uintptr_t)addr,
+                                             size_bytes, NULL));
+    device_settle(device);
+}
+
+int device_is_all(struct tg_device *device, uint64_t addr, int byte, uint64_t size_bytes) {
+    unsigned char *copy = malloc(size_bytes);
+    int is_all = 1;
+
+    ck_assert_ptr_nonnull(copy);
+    device_read(device, addr, copy, size_bytes);
+    for (uint64_t i = 0; i < size_bytes && is_all; i++)
+        is_all = copy[i] == (unsigned char)byte;
+    free(copy);
+    return is_all;
+}
