@@ -46,8 +46,11 @@ void tg__device_wake(struct tg__device_slot *device) {
     tg__shm_wake(&device->change);
 }
 
-static uint64_t less(uint64_t a, uint64_t b) {
-    return a > b ? a - b : 0;
+/* Stops at both ends: a caller that counts wrongly harms its own figures alone. */
+static void move(uint64_t *bytes, uint64_t more, uint64_t less) {
+    uint64_t sum = *bytes > UINT64_MAX - more ? UINT64_MAX : *bytes + more;
+
+    *bytes = sum > less ? sum - less : 0;
 }
 
 /* How one call changes the tag's figures. */
@@ -57,12 +60,11 @@ struct change {
 };
 
 static void apply(struct tg__tag_row *row, const struct change *change) {
-    row->occupied_bytes = less(row->occupied_bytes + change->occupied_more, change->occupied_less);
-    row->reserved_bytes = less(row->reserved_bytes, change->reserved_less);
-    row->asleep_bytes = less(row->asleep_bytes + change->asleep_more, change->asleep_less);
-    row->host_reserved_bytes = less(row->host_reserved_bytes, change->host_reserved_less);
-    row->host_touched_bytes =
-        less(row->host_touched_bytes + change->host_touched_more, change->host_touched_less);
+    move(&row->occupied_bytes, change->occupied_more, change->occupied_less);
+    move(&row->reserved_bytes, 0, change->reserved_less);
+    move(&row->asleep_bytes, change->asleep_more, change->asleep_less);
+    move(&row->host_reserved_bytes, 0, change->host_reserved_less);
+    move(&row->host_touched_bytes, change->host_touched_more, change->host_touched_less);
 }
 
 static bool is_empty(const struct tg__tag_row *row) {
@@ -84,6 +86,10 @@ static void record(struct tg_tenant *tenant, const char *tag, const struct chang
 
     if (tenant == NULL || tg__shmfile_check(tenant->ledger->file, false) == TG_EFORKED)
         return;
+    /* Before the publish: who sees the figures sees also that they have changed since it asked the
+     * driver. */
+    if (change->occupied_more > 0)
+        tg__shm_add32(&tenant->device->commits, 1);
     pthread_mutex_lock(&tenant->own);
     row = tg__tenant_is_joined(tenant) ? tg__tenant_tag(tenant, tag) : NULL;
     if (row != NULL) {
@@ -92,8 +98,6 @@ static void record(struct tg_tenant *tenant, const char *tag, const struct chang
         tg__tenant_publish(tenant);
     }
     pthread_mutex_unlock(&tenant->own);
-    if (change->occupied_more > 0)
-        tg__shm_add32(&tenant->device->commits, 1);
     if (has_come_free)
         tg__device_wake(tenant->device);
 }

@@ -17,12 +17,24 @@ static uint64_t held(const struct tg__claim *claim) {
     return sum(claim->occupied_bytes, claim->reserved_bytes);
 }
 
-uint64_t tg__admit_orphaned(const struct tg__orphans *orphans, uint64_t now_ns,
+/* Both ways: a time ahead of now is garbage, or of before the machine's last start. */
+static uint64_t distance(uint64_t a, uint64_t b) {
+    return a > b ? a - b : b - a;
+}
+
+static bool is_unseen(const struct tg__orphans *orphans, uint64_t now_ns, uint64_t asked_ns) {
+    return asked_ns < orphans->since_ns &&
+           distance(now_ns, orphans->since_ns) < TG__ADMIT_ORPHAN_NS;
+}
+
+uint64_t tg__admit_orphaned(const struct tg__orphans *orphans, uint64_t now_ns, uint64_t asked_ns,
                             uint64_t unaccounted_bytes) {
     uint64_t extra = less(unaccounted_bytes, orphans->unattributed_before_bytes);
 
-    if (less(now_ns, orphans->since_ns) >= TG__ADMIT_ORPHAN_NS)
+    if (distance(now_ns, orphans->since_ns) >= TG__ADMIT_ORPHAN_NS)
         return 0;
+    if (is_unseen(orphans, now_ns, asked_ns))
+        return orphans->size_bytes;
     return orphans->size_bytes < extra ? orphans->size_bytes : extra;
 }
 
@@ -33,18 +45,11 @@ static bool is_waiting(const struct tg__admit_input *in, uint32_t i) {
     return claim->wait_bytes > 0 && (i == in->self || claim->deadline_ns > in->now_ns);
 }
 
-/* What all could come to have if those that hold something and do not wait gave it up, and after
- * them each waiter that could then be served: all but the waiters that remain. done[i]: i is not
- * among these. */
-static void play_on(const struct tg__admit_input *in, bool *done) {
-    uint64_t room = in->total_bytes;
+/* Serves the waiters from `room`, each that can be served giving what it holds to the others after;
+ * done[i] is true for who does not take part, and in the end for all that were served. */
+static void play_on(const struct tg__admit_input *in, uint64_t room, bool *done) {
     bool has_moved = true;
 
-    for (uint32_t i = 0; i < in->claim_count; i++) {
-        done[i] = !is_waiting(in, i);
-        if (!done[i])
-            room = less(room, held(&in->claims[i]));
-    }
     while (has_moved) {
         has_moved = false;
         for (uint32_t i = 0; i < in->claim_count; i++) {
@@ -60,9 +65,15 @@ static void play_on(const struct tg__admit_input *in, bool *done) {
  * UINT32_MAX: it can be served, or is not the latest of them. */
 static uint32_t cycle_partner(const struct tg__admit_input *in) {
     bool done[TG_LEDGER_TENANTS] = {false};
+    uint64_t room = in->total_bytes;
     uint32_t partner = UINT32_MAX;
 
-    play_on(in, done);
+    for (uint32_t i = 0; i < in->claim_count; i++) {
+        done[i] = !is_waiting(in, i);
+        if (!done[i])
+            room = less(room, held(&in->claims[i]));
+    }
+    play_on(in, room, done);
     if (done[in->self])
         return UINT32_MAX;
     for (uint32_t i = 0; i < in->claim_count; i++) {
@@ -76,28 +87,55 @@ static uint32_t cycle_partner(const struct tg__admit_input *in) {
     return partner;
 }
 
-/* What there could be for an earlier waiter without anything from those who wait, the asking one
- * among them. */
-static uint64_t within_reach(const struct tg__admit_input *in, uint64_t available) {
-    uint64_t bytes = available;
+static bool is_late(const struct tg__admit_input *in, uint32_t i) {
+    return distance(in->now_ns, in->claims[i].seen_ns) > TG__ADMIT_LATE_NS;
+}
 
+/* What the waiters may count on. */
+struct outlook {
+    uint64_t reach_bytes; /* without anything from those who wait, the asking one among them */
+    bool is_served[TG_LEDGER_TENANTS]; /* in the end, when all serve each other */
+    uint64_t first_stuck; /* arrival of the first that needs another waiting one's bytes for that */
+};
+
+static void look_out(const struct tg__admit_input *in, uint64_t available, struct outlook *out) {
+    out->reach_bytes = available;
+    out->first_stuck = UINT64_MAX;
     for (uint32_t i = 0; i < in->claim_count; i++) {
-        if (in->may_wait && !is_waiting(in, i))
-            bytes = sum(bytes, held(&in->claims[i]));
+        out->is_served[i] = !is_waiting(in, i);
+        if (in->may_wait && out->is_served[i])
+            out->reach_bytes = sum(out->reach_bytes, held(&in->claims[i]));
     }
-    return bytes;
+    play_on(in, out->reach_bytes, out->is_served);
+    for (uint32_t i = 0; i < in->claim_count; i++) {
+        const struct tg__claim *claim = &in->claims[i];
+        if (i != in->self && is_waiting(in, i) && !is_late(in, i) && out->is_served[i] &&
+            claim->wait_bytes > out->reach_bytes && claim->arrival < out->first_stuck)
+            out->first_stuck = claim->arrival;
+    }
+}
+
+/* Whether the request, if it came later, has to let this waiter go first. */
+static bool stands_before(const struct tg__admit_input *in, const struct outlook *outlook,
+                          uint32_t i) {
+    const struct tg__claim *waiter = &in->claims[i];
+
+    if (in->may_wait && held(&in->claims[in->self]) == 0)
+        return outlook->is_served[i];
+    return waiter->wait_bytes <= outlook->reach_bytes &&
+           (held(waiter) > 0 || waiter->arrival < outlook->first_stuck);
 }
 
 /* The first of the earlier waiters that must be served before; UINT32_MAX: none. */
 static uint32_t first_before(const struct tg__admit_input *in, uint64_t available) {
-    uint64_t reach = within_reach(in, available);
     uint32_t first = UINT32_MAX;
+    struct outlook outlook;
 
+    look_out(in, available, &outlook);
     for (uint32_t i = 0; i < in->claim_count; i++) {
         const struct tg__claim *waiter = &in->claims[i];
-        if (i == in->self || !is_waiting(in, i) || waiter->wait_bytes > reach ||
-            waiter->arrival >= in->claims[in->self].arrival ||
-            less(in->now_ns, waiter->seen_ns) > TG__ADMIT_LATE_NS)
+        if (i == in->self || !is_waiting(in, i) || is_late(in, i) ||
+            waiter->arrival >= in->claims[in->self].arrival || !stands_before(in, &outlook, i))
             continue;
         if (first == UINT32_MAX || waiter->arrival < in->claims[first].arrival)
             first = i;
@@ -116,24 +154,30 @@ static uint32_t largest_holder(const struct tg__admit_input *in) {
     return largest;
 }
 
+static void take_orphans(const struct tg__admit_input *in, uint64_t unaccounted,
+                         uint64_t *seen, uint64_t *unseen) {
+    *seen = *unseen = 0;
+    for (uint32_t i = 0; i < in->orphan_count; i++) {
+        const struct tg__orphans *orphans = &in->orphans[i];
+        uint64_t *side = is_unseen(orphans, in->now_ns, in->asked_ns) ? unseen : seen;
+        *side = sum(*side, tg__admit_orphaned(orphans, in->now_ns, in->asked_ns, unaccounted));
+    }
+    *seen = *seen < unaccounted ? *seen : unaccounted;
+}
+
 static void take_views(const struct tg__admit_input *in, struct tg__admit_output *out) {
-    uint64_t occupied = 0, reserved = 0, used, unaccounted, tenants_view, drivers_view;
+    uint64_t occupied = 0, reserved = 0, unaccounted, seen, unseen, tenants_view, drivers_view;
 
     for (uint32_t i = 0; i < in->claim_count; i++) {
         occupied = sum(occupied, in->claims[i].occupied_bytes);
         reserved = sum(reserved, in->claims[i].reserved_bytes);
     }
-    used = less(in->total_bytes, in->free_bytes);
-    unaccounted = less(used, occupied);
-    for (uint32_t i = 0; i < in->orphan_count; i++)
-        out->orphaned_bytes =
-            sum(out->orphaned_bytes,
-                tg__admit_orphaned(&in->orphans[i], in->now_ns, unaccounted));
-    if (out->orphaned_bytes > unaccounted)
-        out->orphaned_bytes = unaccounted;
-    out->unattributed_bytes = unaccounted - out->orphaned_bytes;
+    unaccounted = less(less(in->total_bytes, in->free_bytes), occupied);
+    take_orphans(in, unaccounted, &seen, &unseen);
+    out->orphaned_bytes = sum(seen, unseen);
+    out->unattributed_bytes = less(unaccounted, out->orphaned_bytes);
     tenants_view = less(in->total_bytes, sum(sum(occupied, reserved), out->orphaned_bytes));
-    drivers_view = less(in->free_bytes, reserved);
+    drivers_view = less(in->free_bytes, sum(reserved, unseen));
     out->available_bytes = tenants_view < drivers_view ? tenants_view : drivers_view;
 }
 

@@ -10,7 +10,8 @@
  *
  * Orphans are the bytes of a dead tenant. They count as far as the driver's used memory is more
  * than what the living occupy and what was unattributed before the death, for 2 s at most; from
- * then on the driver's view alone decides.
+ * then on the driver's view alone decides. A figure of the driver's from before the death was
+ * noticed says nothing about them: they count whole, in both views.
  *
  * A request that may wait fails at once when it could never be served: it is more than the total
  * less what its tenant holds itself (NEVER), or it closes a cycle of waiters (CYCLE): even if every
@@ -19,12 +20,17 @@
  * are left out of this: they may go. Waiters whose deadline has passed count as not waiting.
  *
  * Else it is granted when it fits and no earlier waiter of the device stands before it. An earlier
- * waiter does not stand before a request when it is late (was not seen for ADMIT_LATE_NS: stopped
- * or dead), when its deadline has passed, or when it could be served only with bytes that the
- * requesting tenant or another waiting one holds: they keep these while they wait, so to let the
- * request wait could not help the earlier one, and would be a deadlock. That starves nobody: among
- * waiters that are in no cycle, one can be served by those who do not wait; it stands before all
- * later ones, and gives what it holds when its turn is over.
+ * waiter does not stand before a request
+ *   - when it is late (was not seen for ADMIT_LATE_NS: stopped or dead) or its deadline has passed;
+ *   - that holds something, when it could be served only with bytes that the requesting tenant or
+ *     another waiting one holds: they keep these while they wait, so to let the request wait could
+ *     not help the earlier one, and would be a deadlock; nor when it stands itself behind such a
+ *     one, as the next rule wants it;
+ *   - that holds nothing, only when all waiters' serving each other could not serve it: foreign
+ *     programs have the memory. Who holds nothing is in nobody's way and has nothing to pass for.
+ * Nobody is starved or stuck: among waiters that are in no cycle one can be served by those who do
+ * not wait. If one of these holds something, the first of them passes all that are stuck, and gives
+ * what it holds when its turn is over; if none does, nobody is stuck, and they go by arrival.
  *
  * A request that may not wait (an allocation in the middle of a program's work) gives way only to
  * waiters that could be served right now: it never fails because somebody queues for more than
@@ -57,6 +63,7 @@ struct tg__orphans {
 struct tg__admit_input {
     uint64_t now_ns;
     uint64_t total_bytes, free_bytes; /* the driver's */
+    uint64_t asked_ns;                /* when it was asked for them */
     const struct tg__claim *claims;
     uint32_t claim_count;
     uint32_t self;    /* index into claims: who asks; its wait fields hold the request */
@@ -77,9 +84,9 @@ struct tg__admit_output {
 };
 
 void tg__admit(const struct tg__admit_input *input, struct tg__admit_output *output);
-/* Bytes of these orphans that still count, where the driver's used memory is unaccounted_bytes more
- * than what the living occupy. */
-uint64_t tg__admit_orphaned(const struct tg__orphans *orphans, uint64_t now_ns,
+/* Bytes of these orphans that still count, where the driver, asked at asked_ns, has so many bytes
+ * more in use than what the living occupy. */
+uint64_t tg__admit_orphaned(const struct tg__orphans *orphans, uint64_t now_ns, uint64_t asked_ns,
                             uint64_t unaccounted_bytes);
 
 #endif

@@ -197,7 +197,6 @@ int tg_ledger_join(struct tg_ledger *ledger, const struct tg_tenant_params *para
     made->survey = calloc(1, sizeof *made->survey);
     made->ledger = ledger;
     made->gauge = params->gauge;
-    pthread_mutex_init(&made->turn, NULL);
     pthread_mutex_init(&made->own, NULL);
     rc = made->survey == NULL ? tg__fail_memory() : join_locked(made, params);
     if (rc < 0) {

@@ -83,6 +83,10 @@ uint64_t tg__row_reserved(const struct tg__tenant_row *row) {
     return bytes;
 }
 
+uint64_t tg__row_held(const struct tg__tenant_row *row) {
+    return sum(tg__row_occupied(row), tg__row_reserved(row));
+}
+
 uint64_t tg__row_host(const struct tg__tenant_row *row, bool only_untouched) {
     uint64_t bytes = 0;
 

@@ -80,6 +80,7 @@ static inline void tg__row_publish(struct tg__slot *slot, const struct tg__tenan
 /* Sums over the tags; they saturate. */
 uint64_t tg__row_occupied(const struct tg__tenant_row *row);
 uint64_t tg__row_reserved(const struct tg__tenant_row *row);
+uint64_t tg__row_held(const struct tg__tenant_row *row); /* both */
 uint64_t tg__row_host(const struct tg__tenant_row *row, bool only_untouched);
 
 /* "trainer rank 0" or "rollout". */

@@ -11,7 +11,10 @@
 /* A waiter looks at least so often: the driver's figure changes without anybody's telling. */
 #define POLL_NS (10 * TG__NS_PER_MS)
 
-enum { GAUGE_TRIES = 3, TRY_SETTLED = 2 };
+/* Beside errors and 0, not granted: what a try answers. */
+enum { GRANTED = 1, TRY_SETTLED, TRY_AGAIN };
+
+enum { GAUGE_TRIES = 3 };
 
 static int check_ask(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
     if (tenant == NULL)
@@ -37,7 +40,7 @@ static struct tg__claim claim_of(const struct tg__tenant_row *row, uint64_t seen
 
 static void add_orphans(struct tg__survey *survey, const struct tg__tenant_row *row) {
     survey->orphans[survey->orphan_count++] = (struct tg__orphans){
-        .size_bytes = tg__row_occupied(row) + tg__row_reserved(row),
+        .size_bytes = tg__row_held(row),
         .since_ns = row->dead_since_ns,
         .unattributed_before_bytes = row->unattributed_before_bytes};
 }
@@ -100,6 +103,7 @@ static int decide(struct tg_tenant *tenant, const struct tg__ask *ask,
     input = (struct tg__admit_input){.now_ns = tg__clock_ns(),
                                      .total_bytes = survey->driver.total_bytes,
                                      .free_bytes = survey->driver.free_bytes,
+                                     .asked_ns = survey->driver.asked_ns,
                                      .claims = survey->claims,
                                      .claim_count = survey->claim_count,
                                      .self = survey->self,
@@ -135,26 +139,27 @@ static void wait_note(struct tg_tenant *tenant, const struct tg__ask *ask) {
 
 static int grant(struct tg_tenant *tenant, const struct tg__ask *ask) {
     struct tg__tag_row *tag = tg__tenant_tag(tenant, ask->tag);
+    bool was_waiting = ask->deadline_ns != 0 && tenant->row.is_waiting;
 
     if (tag == NULL)
         return tg__fail(TG_EFULL, "the ledger has places for %d tags of a tenant: none for %s",
                         TG_TENANT_TAGS, ask->tag);
     tag->reserved_bytes += ask->size_bytes;
-    if (ask->deadline_ns != 0)
+    tenant->shortfall.status = 0;
+    if (was_waiting)
         wait_clear(&tenant->row);
     tg__tenant_publish(tenant);
-    return 0;
+    /* Who stood behind may fit as well. */
+    if (was_waiting)
+        tg__device_wake(tenant->device);
+    return GRANTED;
 }
 
-/* 1: granted; 0: to be tried again; or an error. */
 static int act(struct tg_tenant *tenant, const struct tg__ask *ask,
                const struct tg__admit_output *answer) {
-    int rc;
-
     switch (answer->answer) {
     case TG__ADMIT_GRANT:
-        rc = grant(tenant, ask);
-        return rc < 0 ? rc : 1;
+        return grant(tenant, ask);
     case TG__ADMIT_NEVER:
         return tg__shortfall_tell(tenant, ask, answer, TG_ENEVERFITS);
     case TG__ADMIT_CYCLE:
@@ -172,8 +177,9 @@ static int decide_and_act(struct tg_tenant *tenant, const struct tg__ask *ask, b
     struct tg__admit_output answer;
     int rc;
 
-    if (must_settle)
-        tg__ledger_settle(tenant->ledger, tenant->row.device, &tenant->survey->driver);
+    if (must_settle &&
+        tg__ledger_settle(tenant->ledger, tenant->row.device, &tenant->survey->driver))
+        return TRY_AGAIN; /* with the driver's figures from after the death */
     pthread_mutex_lock(&tenant->own);
     rc = decide(tenant, ask, &answer);
     if (rc == 0 && answer.answer != TG__ADMIT_GRANT && !must_settle) {
@@ -204,9 +210,11 @@ static int lock_with_figures(struct tg_tenant *tenant, struct tg__driver *driver
 
     for (int i = 0;; i++) {
         uint32_t seen = atomic_load_explicit(commits, memory_order_acquire);
-        int rc = tenant->gauge.ask(tenant->gauge.argument, &driver->free_bytes,
-                                   &driver->total_bytes);
-        if (rc == 0)
+        int rc;
+
+        driver->asked_ns = tg__clock_ns();
+        rc = tenant->gauge.ask(tenant->gauge.argument, &driver->free_bytes, &driver->total_bytes);
+        if (rc >= 0)
             rc = tg__shmfile_lock(tenant->ledger->file, has_inherited);
         if (rc < 0)
             return rc;
@@ -217,7 +225,7 @@ static int lock_with_figures(struct tg_tenant *tenant, struct tg__driver *driver
     }
 }
 
-static int try_once(struct tg_tenant *tenant, const struct tg__ask *ask) {
+static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask) {
     struct tg__driver driver;
     bool has_inherited;
     int rc = lock_with_figures(tenant, &driver, &has_inherited);
@@ -232,76 +240,114 @@ static int try_once(struct tg_tenant *tenant, const struct tg__ask *ask) {
     return rc;
 }
 
+/* GRANTED; 0: it waits now; or an error. Each further try takes a new death. */
+static int try_once(struct tg_tenant *tenant, const struct tg__ask *ask) {
+    int rc;
+
+    do {
+        rc = try_with_figures(tenant, ask);
+    } while (rc == TRY_AGAIN);
+    return rc;
+}
+
 static void stop_waiting(struct tg_tenant *tenant) {
+    bool was_waiting;
+
     pthread_mutex_lock(&tenant->own);
-    if (tenant->row.is_waiting) {
+    was_waiting = tenant->row.is_waiting;
+    if (was_waiting && tg__tenant_is_joined(tenant)) {
         wait_clear(&tenant->row);
         tg__tenant_publish(tenant);
     }
     pthread_mutex_unlock(&tenant->own);
-    /* Whoever stood behind may be served now. */
-    tg__device_wake(tenant->device);
+    /* Who stood behind may be served now. */
+    if (was_waiting)
+        tg__device_wake(tenant->device);
 }
 
+/* The ledger may answer otherwise a moment later. */
+static bool is_passing(int status) {
+    return status == TG_EHELD || status == TG_EMOTION;
+}
+
+/* The first try is without a sign on the device that somebody waits, since mostly nobody has to and
+ * the sign costs the next giver a system call. After it: note the change, put the sign up, look,
+ * sleep. Who gives sees the sign, or its bytes were there for the look. The change is noted before,
+ * since a giver takes the sign down before it counts the change up. */
 static int reserve_waiting(struct tg_tenant *tenant, const struct tg__ask *ask) {
     struct tg__device_slot *device = tenant->device;
+    bool may_sleep = false;
 
     for (;;) {
-        uint32_t seen;
+        uint32_t seen = atomic_load_explicit(&device->change, memory_order_acquire);
         uint64_t now_ns;
         int rc;
 
+        if (may_sleep)
+            atomic_store_explicit(&device->has_waiters, 1, memory_order_seq_cst);
         tg__shm_store(&tenant->slot->seen_ns, tg__clock_ns());
-        atomic_store_explicit(&device->has_waiters, 1, memory_order_seq_cst);
-        seen = atomic_load_explicit(&device->change, memory_order_acquire);
         rc = try_once(tenant, ask);
-        now_ns = tg__clock_ns();
-        if (rc == 1)
+        if (rc == GRANTED)
             return 0;
-        if (rc < 0 && (rc != TG_EHELD || now_ns >= ask->deadline_ns)) {
+        now_ns = tg__clock_ns();
+        if (rc < 0 && (!is_passing(rc) || now_ns >= ask->deadline_ns)) {
             stop_waiting(tenant);
             return rc;
         }
-        if (now_ns < ask->deadline_ns) {
+        if (may_sleep && now_ns < ask->deadline_ns) {
             uint64_t left_ns = ask->deadline_ns - now_ns;
             tg__shm_wait(&device->change, seen, left_ns < POLL_NS ? left_ns : POLL_NS);
         }
+        may_sleep = true;
     }
 }
 
-static int take_turn(struct tg_tenant *tenant, uint64_t deadline_ns) {
-    struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / UINT64_C(1000000000)),
-                                .tv_nsec = (long)(deadline_ns % UINT64_C(1000000000))};
+/* One thread of a tenant waits in its row; the others wait for that. */
+static bool take_turn(struct tg_tenant *tenant, uint64_t deadline_ns) {
+    uint32_t expected = 0;
 
-    if (pthread_mutex_clocklock(&tenant->turn, CLOCK_MONOTONIC, &deadline) == 0)
-        return 0;
-    return tg__fail(TG_ENOFIT, "another thread of this process has waited for memory all this "
-                               "time, and only one can");
+    if (atomic_compare_exchange_strong(&tenant->turn, &expected, 1))
+        return true;
+    while (atomic_exchange(&tenant->turn, 2) != 0) {
+        uint64_t now_ns = tg__clock_ns();
+        if (now_ns >= deadline_ns)
+            return false;
+        tg__shm_wait(&tenant->turn, 2, deadline_ns - now_ns);
+    }
+    return true;
+}
+
+static void end_turn(struct tg_tenant *tenant) {
+    if (atomic_exchange(&tenant->turn, 0) == 2)
+        tg__shm_wake(&tenant->turn);
 }
 
 int tg_tenant_reserve(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
                       uint32_t wait_ms) {
     struct tg__ask ask = {.tag = tag, .size_bytes = size_bytes};
+    uint64_t deadline_ns = tg__clock_ns() + wait_ms * TG__NS_PER_MS;
     int rc = check_ask(tenant, tag, size_bytes);
 
     if (rc < 0)
         return rc;
-    if (wait_ms == 0) {
+    if (wait_ms == 0 || !take_turn(tenant, deadline_ns)) {
         rc = try_once(tenant, &ask);
-        return rc == 1 ? 0 : rc;
+        return rc == GRANTED ? 0 : rc;
     }
-    ask.deadline_ns = tg__clock_ns() + wait_ms * TG__NS_PER_MS;
-    rc = take_turn(tenant, ask.deadline_ns);
-    if (rc < 0)
-        return rc;
+    ask.deadline_ns = deadline_ns;
     rc = reserve_waiting(tenant, &ask);
-    pthread_mutex_unlock(&tenant->turn);
+    end_turn(tenant);
     return rc;
 }
 
+/* In a forked child a thread that is not there may hold the mutex. */
 void tg_tenant_shortfall(const struct tg_tenant *tenant, struct tg_shortfall *shortfall) {
     struct tg_tenant *own = (struct tg_tenant *)tenant;
 
+    if (tg__shmfile_check(own->ledger->file, false) == TG_EFORKED) {
+        memset(shortfall, 0, sizeof *shortfall);
+        return;
+    }
     pthread_mutex_lock(&own->own);
     *shortfall = tenant->shortfall;
     pthread_mutex_unlock(&own->own);

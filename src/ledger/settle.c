@@ -16,13 +16,13 @@ static uint64_t last_unattributed(const struct tg__ledger_body *body, uint32_t d
 }
 
 /* The death is written down: its bytes are orphans from now on, its host copies and its wait are
- * gone. A slot without bytes becomes free at once. */
-static void note_death(struct tg_ledger *ledger, struct tg__slot *slot,
+ * gone. A slot without bytes becomes free at once, and leaves no orphans. */
+static bool note_death(struct tg_ledger *ledger, struct tg__slot *slot,
                        struct tg__tenant_row *row) {
-    if (tg__row_occupied(row) == 0 && tg__row_reserved(row) == 0) {
+    if (tg__row_held(row) == 0) {
         tg__shm_store32(&slot->ticket, 0);
         tg__device_wake(&ledger->body->devices[row->device]);
-        return;
+        return false;
     }
     row->state = TG__ROW_DEAD;
     row->is_waiting = 0;
@@ -34,6 +34,7 @@ static void note_death(struct tg_ledger *ledger, struct tg__slot *slot,
         row->tags[i].host_reserved_bytes = row->tags[i].host_touched_bytes = 0;
     }
     tg__row_publish(slot, row);
+    return true;
 }
 
 /* Used by the device, and not by the living. */
@@ -54,18 +55,21 @@ static uint64_t unaccounted(const struct tg_ledger *ledger, uint32_t index,
 /* driver NULL: only time tells. */
 static void settle_orphan(struct tg_ledger *ledger, struct tg__slot *slot,
                           const struct tg__tenant_row *row, const struct tg__driver *driver) {
-    struct tg__orphans orphans = {.size_bytes = tg__row_occupied(row) + tg__row_reserved(row),
+    struct tg__orphans orphans = {.size_bytes = tg__row_held(row),
                                   .since_ns = row->dead_since_ns,
                                   .unattributed_before_bytes = row->unattributed_before_bytes};
     uint64_t most = driver == NULL ? UINT64_MAX : unaccounted(ledger, row->device, driver);
+    uint64_t asked_ns = driver == NULL ? 0 : driver->asked_ns;
 
-    if (tg__admit_orphaned(&orphans, tg__clock_ns(), most) > 0)
+    if (tg__admit_orphaned(&orphans, tg__clock_ns(), asked_ns, most) > 0)
         return;
     tg__shm_store32(&slot->ticket, 0);
     tg__device_wake(&ledger->body->devices[row->device]);
 }
 
-void tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg__driver *driver) {
+bool tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg__driver *driver) {
+    bool has_new = false;
+
     for (uint32_t i = 0; i < TG_LEDGER_TENANTS; i++) {
         struct tg__slot *slot = &ledger->body->slots[i];
         uint32_t ticket = atomic_load_explicit(&slot->ticket, memory_order_acquire);
@@ -77,8 +81,9 @@ void tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg
             continue;
         is_here = driver != NULL && row.device == index;
         if (row.state != TG__ROW_DEAD)
-            note_death(ledger, slot, &row);
+            has_new |= note_death(ledger, slot, &row);
         else
             settle_orphan(ledger, slot, &row, is_here ? driver : NULL);
     }
+    return has_new;
 }

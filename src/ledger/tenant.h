@@ -22,7 +22,7 @@ struct tg_tenant {
     struct tg__slot *slot;
     struct tg__device_slot *device;
     struct tg_gauge gauge;
-    pthread_mutex_t turn;
+    _Atomic uint32_t turn; /* 0: free; 1: taken; 2: taken, and a thread sleeps on it */
     pthread_mutex_t own;
     struct tg__tenant_row row; /* under own: what the slot says, or is about to */
     struct tg_shortfall shortfall; /* under own */
@@ -31,6 +31,7 @@ struct tg_tenant {
 
 /* The driver's figures. */
 struct tg__driver {
+    uint64_t asked_ns; /* before it answered */
     uint64_t total_bytes, free_bytes;
 };
 
@@ -41,14 +42,14 @@ struct tg__survey {
     struct tg__claim claims[TG_LEDGER_TENANTS];
     struct tg__orphans orphans[TG_LEDGER_TENANTS];
     struct tg__tenant_row rows[TG_LEDGER_TENANTS]; /* of the claims */
-    struct tg__tenant_row scratch;
 };
 
 /* Under the file's lock: settles the dead. Slots of dead tickets that held bytes become orphans of
  * their device; those that held none, and orphans that no longer count, become free. For the
  * device `index` by the driver's figures in `driver`; elsewhere (driver NULL) by time alone. Each
- * step is one store, and is done by the next one if this process dies before it. */
-void tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg__driver *driver);
+ * step is one store, and is done by the next one if this process dies before it. True: there are
+ * new orphans, of which the driver's figures know nothing. */
+bool tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg__driver *driver);
 
 /* The tag's row, made if there is none; NULL: no place. Under own. */
 struct tg__tag_row *tg__tenant_tag(struct tg_tenant *tenant, const char *tag);

@@ -73,7 +73,7 @@ static int read_tenants(struct tg_ledger *ledger, struct tg_node_view *view) {
         if (rc < 0)
             return rc;
         is_dead = !tg__shmfile_is_alive(ledger->file, ticket);
-        if (is_dead && tg__row_occupied(&row) + tg__row_reserved(&row) == 0)
+        if (is_dead && tg__row_held(&row) == 0)
             continue;
         tenant_view(&row, tenant);
         tenant->is_dead |= is_dead;
