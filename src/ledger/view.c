@@ -57,6 +57,12 @@ static int read_devices(const struct tg__ledger_body *body, struct tg_node_view 
     return 0;
 }
 
+/* Whether a settled one's bytes have stopped to count, though nobody has emptied its slot yet. */
+static bool is_past(const struct tg__tenant_row *row, uint64_t now_ns) {
+    return row->state == TG__ROW_DEAD && now_ns > row->dead_since_ns &&
+           now_ns - row->dead_since_ns >= TG__ADMIT_ORPHAN_NS;
+}
+
 /* A dead one that nobody has settled yet is told as dead here, too. */
 static int read_tenants(struct tg_ledger *ledger, struct tg_node_view *view) {
     for (uint32_t i = 0; i < TG_LEDGER_TENANTS; i++) {
@@ -73,7 +79,7 @@ static int read_tenants(struct tg_ledger *ledger, struct tg_node_view *view) {
         if (rc < 0)
             return rc;
         is_dead = !tg__shmfile_is_alive(ledger->file, ticket);
-        if (is_dead && tg__row_held(&row) == 0)
+        if (is_dead && (tg__row_held(&row) == 0 || is_past(&row, view->now_ns)))
             continue;
         tenant_view(&row, tenant);
         tenant->is_dead |= is_dead;
