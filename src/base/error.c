@@ -27,6 +27,10 @@ int tg__fail_memory(void) {
     return tg__fail(-ENOMEM, "not enough memory");
 }
 
+void tg__fail_as(const struct tg_error *error) {
+    last = *error;
+}
+
 const struct tg_error *tg_last_error(void) {
     return &last;
 }

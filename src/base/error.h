@@ -13,4 +13,7 @@ int tg__fail(int status, const char *format, ...) __attribute__((format(printf, 
 /* The same for a failed allocation: -ENOMEM. */
 int tg__fail_memory(void);
 
+/* Sets the record to one that was copied before something else could fail. */
+void tg__fail_as(const struct tg_error *error);
+
 #endif

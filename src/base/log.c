@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+void tg__warn_once(atomic_flag *said, const char *format, ...) {
+    static const char prefix[] = "tidegate: ";
+    int saved = errno, length;
+    char line[400];
+    va_list args;
+
+    if (atomic_flag_test_and_set(said))
+        return;
+    length = snprintf(line, sizeof line, "%s", prefix);
+    va_start(args, format);
+    length += vsnprintf(line + length, sizeof line - (size_t)length - 1, format, args);
+    va_end(args);
+    if (length > (int)sizeof line - 2)
+        length = (int)sizeof line - 2;
+    line[length++] = '\n';
+    /* One write: lines of several processes do not mix. Nothing can be done where it fails. */
+    if (write(STDERR_FILENO, line, (size_t)length) < 0)
+        length = 0;
+    errno = saved;
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks come and go. An alloc takes settled memory first, then lets limbo settle, then makes a
+ * chunk; what fails leaves nothing behind. A free only takes the block out of the tables. */
+#include "memory/state.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+
+struct making {
+    struct tg_tag *tag;
+    struct tg__block *block;
+    struct tg__chunk *chunk;
+    uint64_t room_bytes; /* the block's, in whole granules */
+};
+
+/* ---- memory that is there already ------------------------------------------------------------ */
+
+static bool take_spare(struct making *making) {
+    struct tg_tag *tag = making->tag;
+    struct tg__range *range = &making->block->range;
+
+    if (tg__ranges_take(&tag->spare, making->room_bytes, &range->addr))
+        return true;
+    if (tag->limbo_bytes < making->room_bytes)
+        return false;
+    tg__limbo_settle(tag->memory, TG__SETTLE_MS);
+    return tg__ranges_take(&tag->spare, making->room_bytes, &range->addr);
+}
+
+/* Somebody else's content is in it. Where zeroing fails the range is behind a fence of its own. */
+static int clean(struct making *making) {
+    struct tg_memory *memory = making->tag->memory;
+    struct tg__block *block = making->block;
+    int rc;
+
+    if (making->tag->params.fill_none)
+        return 0;
+    pthread_mutex_unlock(&memory->lock);
+    rc = tg__copy_zero(memory, block->range);
+    pthread_mutex_lock(&memory->lock);
+    if (rc != 0) {
+        block->order = ++memory->frees;
+        block->gate.is_shut = true;
+        tg__limbo_add(block);
+        making->block = NULL;
+    }
+    return rc;
+}
+
+/* ---- new memory ------------------------------------------------------------------------------ */
+
+static bool is_short(int status) {
+    return status == TG_ENOFIT || status == TG_ENEVERFITS || status == TG_EDEVICEMEMORY;
+}
+
+static int find_addr(struct making *making) {
+    struct tg_memory *memory = making->tag->memory;
+    struct tg__range *range = &making->chunk->range;
+    int rc;
+
+    range->size_bytes = making->room_bytes;
+    if (!making->tag->params.packed)
+        return memory->ops->reserve(memory->device, range->size_bytes, &range->addr);
+    if (range->size_bytes < memory->first_chunk_bytes)
+        range->size_bytes = memory->first_chunk_bytes;
+    rc = tg__arena_find(making->tag, range->size_bytes, &range->addr);
+    if (rc != 0 && range->size_bytes > making->room_bytes) {
+        range->size_bytes = making->room_bytes;
+        rc = tg__arena_find(making->tag, range->size_bytes, &range->addr);
+    }
+    return rc;
+}
+
+/* Reserve, create, map, commit. A handle that could not be released again stays charged. */
+static int back_once(struct tg__chunk *chunk) {
+    struct tg_tag *tag = chunk->tag;
+    uint64_t size_bytes = chunk->range.size_bytes;
+    int rc = tg__charge_reserve(tag, size_bytes, 0);
+
+    if (rc != 0)
+        return rc;
+    rc = tg__chunk_back(chunk);
+    chunk->is_charged = chunk->handle != 0;
+    if (chunk->is_charged)
+        tg__charge_commit(tag, size_bytes, 0);
+    else
+        tg__charge_cancel(tag, size_bytes);
+    return rc;
+}
+
+/* The exact size where the first chunk's does not fit. */
+static void shorten(struct making *making) {
+    struct tg_tag *tag = making->tag;
+    struct tg__range *range = &making->chunk->range;
+    struct tg__range rest = {range->addr + making->room_bytes,
+                             range->size_bytes - making->room_bytes};
+
+    pthread_mutex_lock(&tag->memory->lock);
+    (void)!tg__ranges_add(&tag->vacant, rest, NULL); /* tg__tag_enter made room */
+    pthread_mutex_unlock(&tag->memory->lock);
+    range->size_bytes = making->room_bytes;
+}
+
+/* Without lock. */
+static int back(struct making *making) {
+    struct tg_memory *memory = making->tag->memory;
+    struct tg__chunk *chunk = making->chunk;
+    bool has_more;
+    int rc = back_once(chunk);
+
+    if (is_short(rc) && !chunk->is_charged && chunk->range.size_bytes > making->room_bytes) {
+        shorten(making);
+        rc = back_once(chunk);
+    }
+    if (!is_short(rc) || chunk->is_charged)
+        return rc;
+    pthread_mutex_lock(&memory->lock);
+    has_more = memory->limbo != NULL;
+    tg__limbo_settle(memory, TG__SETTLE_MS);
+    pthread_mutex_unlock(&memory->lock);
+    return has_more ? back_once(chunk) : rc;
+}
+
+static void discard_chunk(struct making *making) {
+    struct tg__chunk *chunk = making->chunk;
+    struct tg_error why = *tg_last_error();
+
+    making->chunk = NULL;
+    chunk->frees_addr = true;
+    tg__chunk_leave(chunk);
+    if (making->tag->params.packed)
+        tg__arena_shrink(making->tag);
+    tg__fail_as(&why);
+}
+
+/* With lock, which it gives up meanwhile. */
+static int make_chunk(struct making *making) {
+    struct tg_tag *tag = making->tag;
+    struct tg__chunk *chunk = making->chunk;
+    struct tg__range rest;
+    int rc = find_addr(making);
+
+    if (rc != 0)
+        return rc;
+    pthread_mutex_unlock(&tag->memory->lock);
+    rc = back(making);
+    pthread_mutex_lock(&tag->memory->lock);
+    if (chunk->is_charged)
+        tag->chunk_bytes += chunk->range.size_bytes;
+    if (rc != 0) {
+        discard_chunk(making);
+        return rc;
+    }
+    making->chunk = NULL;
+    tg__plots_put(&tag->chunks, chunk);
+    making->block->range.addr = chunk->range.addr;
+    rest = (struct tg__range){chunk->range.addr + making->room_bytes,
+                              chunk->range.size_bytes - making->room_bytes};
+    if (rest.size_bytes > 0)
+        (void)!tg__ranges_add(&tag->spare, rest, NULL); /* tg__tag_enter made room */
+    return 0;
+}
+
+/* ---- alloc ----------------------------------------------------------------------------------- */
+
+static int check_size(const struct tg_memory *memory, uint64_t size_bytes) {
+    if (size_bytes == 0)
+        return tg__fail(-EINVAL, "a block of 0 bytes was asked for");
+    if (size_bytes > memory->total_bytes)
+        return tg__fail(-EINVAL,
+                        "a block of %" PRIu64 " bytes was asked for: the device has %" PRIu64,
+                        size_bytes, memory->total_bytes);
+    return 0;
+}
+
+static int make_block(struct making *making) {
+    struct tg_tag *tag = making->tag;
+    int rc = tg__tag_enter(tag);
+
+    if (rc != 0)
+        return rc;
+    if (tag->params.packed && take_spare(making))
+        rc = clean(making);
+    else
+        rc = make_chunk(making);
+    tg__tag_leave(tag);
+    if (rc != 0)
+        return rc;
+    tg__plots_put(&tag->blocks, making->block);
+    tag->size_bytes += making->block->size_bytes;
+    return 0;
+}
+
+int tg_tag_alloc(struct tg_tag *tag, uint64_t size_bytes, void **block) {
+    struct tg_memory *memory = tag->memory;
+    const struct tg_error before = *tg_last_error();
+    struct making making = {.tag = tag};
+    int rc = tg__memory_check(memory);
+
+    if (rc == 0)
+        rc = check_size(memory, size_bytes);
+    if (rc != 0)
+        return rc;
+    making.room_bytes = (size_bytes + memory->granule_bytes - 1) / memory->granule_bytes *
+                        memory->granule_bytes;
+    making.block = calloc(1, sizeof *making.block);
+    making.chunk = tg__chunk_new(tag, (struct tg__range){0, 0});
+    if (making.block == NULL || making.chunk == NULL) {
+        free(making.block);
+        free(making.chunk);
+        return tg__fail_memory();
+    }
+    making.block->tag = tag;
+    making.block->size_bytes = size_bytes;
+    making.block->range.size_bytes = making.room_bytes;
+    pthread_mutex_lock(&memory->lock);
+    tg__memory_tidy(memory);
+    rc = make_block(&making);
+    pthread_mutex_unlock(&memory->lock);
+    free(making.chunk);
+    if (rc == 0)
+        *block = (void *)(uintptr_t)making.block->range.addr;
+    else
+        free(making.block);
+    return tg__memory_done(memory, rc, &before);
+}
+
+/* ---- free ------------------------------------------------------------------------------------ */
+
+static int fail_no_block(const struct tg_memory *memory, uint64_t addr,
+                         const struct tg__block *around) {
+    if (around != NULL && around->range.addr != addr)
+        return tg__fail(-EINVAL,
+                        "%#" PRIx64 " lies inside the block that begins at %#" PRIx64
+                        ": free takes where a block begins",
+                        addr, around->range.addr);
+    if (around != NULL)
+        return tg__fail(-EINVAL, "the block at %#" PRIx64 " was freed already", addr);
+    for (const struct tg__block *freed = memory->limbo; freed != NULL; freed = freed->next) {
+        if (freed->range.addr == addr)
+            return tg__fail(-EINVAL, "the block at %#" PRIx64 " was freed already", addr);
+    }
+    return tg__fail(-EINVAL, "no block of this memory begins at %#" PRIx64, addr);
+}
+
+static int free_locked(struct tg_memory *memory, uint64_t addr, struct tg_queue *queue) {
+    size_t number;
+    struct tg__block *block = tg__tag_block(memory, addr, &number);
+
+    if (block == NULL || block->range.addr != addr || block->is_freed)
+        return fail_no_block(memory, addr, block);
+    if (queue != NULL && memory->ops->fence(memory->device, queue, &block->gate.fence) == -EINVAL)
+        return -EINVAL;
+    block->order = ++memory->frees;
+    tg__gate_shut(memory, &block->gate, queue);
+    if (tg__tag_is_moving(block->tag))
+        block->is_freed = true;
+    else
+        tg__block_retire(block, number);
+    tg__memory_tidy(memory);
+    return 0;
+}
+
+int tg_memory_free(struct tg_memory *memory, void *block, struct tg_queue *queue) {
+    const struct tg_error before = *tg_last_error();
+    int rc = tg__memory_check(memory);
+
+    if (rc != 0 && rc != TG_EBROKEN)
+        return rc;
+    pthread_mutex_lock(&memory->lock);
+    rc = free_locked(memory, (uintptr_t)block, queue);
+    pthread_mutex_unlock(&memory->lock);
+    return tg__memory_done(memory, rc, &before);
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where blocks lie.
+ *
+ * General: each block has a reservation and a chunk of its own. Packed: blocks lie in spans, large
+ * reservations; each address of a span is vacant, in a chunk that leaves, or backed by a chunk, and
+ * there it is a block, in limbo, or spare. A span has a granule more than is used of it: so no two
+ * are neighbours, and no range reaches over the end of a reservation. */
+#include "memory/state.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+
+#define LARGEST_CHUNK_BYTES (UINT64_C(1) << 30)
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+static int add_span(struct tg_tag *tag, uint64_t size_bytes) {
+    struct tg_memory *memory = tag->memory;
+    const struct tg_device_ops *ops = memory->ops;
+    struct tg__range span = {.size_bytes = size_bytes};
+    int rc = tg__ranges_room(&tag->spans, 1);
+
+    if (rc == 0)
+        rc = tg__ranges_room(&tag->vacant, 2 * tag->allocs);
+    if (rc == 0)
+        rc = ops->reserve(memory->device, size_bytes + memory->granule_bytes, &span.addr);
+    if (rc != 0)
+        return rc;
+    rc = tg__ranges_add(&tag->spans, span, NULL);
+    return rc != 0 ? rc : tg__ranges_add(&tag->vacant, span, NULL);
+}
+
+int tg__arena_find(struct tg_tag *tag, uint64_t size_bytes, uint64_t *addr) {
+    uint64_t total_bytes = tag->memory->total_bytes;
+    int rc = 0;
+
+    if (tg__ranges_take(&tag->vacant, size_bytes, addr))
+        return 0;
+    /* Addresses cost nothing but their number is bounded by the process's limit, if it has one. */
+    rc = add_span(tag, size_bytes > total_bytes ? size_bytes : total_bytes);
+    if (rc != 0 && size_bytes < total_bytes)
+        rc = add_span(tag, size_bytes);
+    if (rc == 0)
+        tg__ranges_take(&tag->vacant, size_bytes, addr);
+    return rc;
+}
+
+static int unreserve_span(struct tg_memory *memory, const struct tg__range *span) {
+    return memory->ops->unreserve(memory->device, span->addr,
+                                  span->size_bytes + memory->granule_bytes);
+}
+
+void tg__arena_shrink(struct tg_tag *tag) {
+    for (size_t i = tag->spans.count; i-- > 0;) {
+        struct tg__range span = tag->spans.items[i];
+        bool is_unused = false;
+
+        for (size_t j = 0; j < tag->vacant.count && !is_unused; j++)
+            is_unused = tag->vacant.items[j].addr == span.addr &&
+                        tag->vacant.items[j].size_bytes == span.size_bytes;
+        if (is_unused && unreserve_span(tag->memory, &span) == 0) {
+            /* Both are whole items: cutting them needs no room. */
+            (void)!tg__ranges_cut(&tag->vacant, span);
+            (void)!tg__ranges_cut(&tag->spans, span);
+        }
+    }
+}
+
+/* ---- what becomes free ----------------------------------------------------------------------- */
+
+/* Takes the chunk out of the table and lets it go. */
+static void let_go(struct tg_tag *tag, size_t number) {
+    struct tg__chunk *chunk = tag->chunks.items[number];
+
+    tg__plots_drop(&tag->chunks, number);
+    chunk->frees_addr = true;
+    tg__chunk_leave(chunk);
+}
+
+/* Chunks of which nothing but `free_range`, a whole range of spare, is left. */
+static void let_free_chunks_go(struct tg_tag *tag, struct tg__range free_range) {
+    size_t i = tg__plots_from(&tag->chunks, free_range.addr);
+
+    while (i < tag->chunks.count) {
+        struct tg__range range = *tg__plots_range(&tag->chunks, i);
+
+        if (range.addr >= tg__range_end(&free_range))
+            return;
+        if (range.addr < free_range.addr || tg__range_end(&range) > tg__range_end(&free_range) ||
+            tg__ranges_cut(&tag->spare, range) != 0)
+            i++;
+        else
+            let_go(tag, i);
+    }
+}
+
+static int settle_packed(struct tg__block *block) {
+    struct tg_tag *tag = block->tag;
+    struct tg__range merged;
+    int rc;
+
+    if (tg__plots_find(&tag->chunks, block->range.addr, NULL) == NULL) {
+        if (tag->leaving_mapped > 0)
+            return TG_EBUSY; /* the old chunk may still be mapped just there */
+        return tg__ranges_add(&tag->vacant, block->range, NULL);
+    }
+    rc = tg__ranges_add(&tag->spare, block->range, &merged);
+    if (rc == 0)
+        let_free_chunks_go(tag, merged);
+    return rc;
+}
+
+static int settle_general(struct tg__block *block) {
+    struct tg_memory *memory = block->tag->memory;
+    size_t number;
+
+    if (tg__plots_find(&block->tag->chunks, block->range.addr, &number) == NULL)
+        return memory->ops->unreserve(memory->device, block->range.addr, block->range.size_bytes);
+    let_go(block->tag, number);
+    return 0;
+}
+
+int tg__arena_settle(struct tg__block *block) {
+    return block->tag->params.packed ? settle_packed(block) : settle_general(block);
+}
+
+/* ---- what a sleeping tag needs --------------------------------------------------------------- */
+
+/* How far a chunk that begins with this block reaches: in packed arenas over its neighbours. */
+static uint64_t run_end(const struct tg_tag *tag, size_t *i) {
+    const struct tg__range *range = tg__plots_range(&tag->blocks, *i);
+    uint64_t end = tg__range_end(range);
+
+    for (++*i; tag->params.packed && *i < tag->blocks.count; ++*i) {
+        range = tg__plots_range(&tag->blocks, *i);
+        if (range->addr != end)
+            break;
+        end = tg__range_end(range);
+    }
+    return end;
+}
+
+static int plan_chunk(struct tg_tag *tag, struct tg__range range) {
+    struct tg__chunk *chunk;
+    int rc = tg__plots_room(&tag->fresh, 1);
+
+    if (rc != 0)
+        return rc;
+    chunk = tg__chunk_new(tag, range);
+    if (chunk == NULL)
+        return tg__fail_memory();
+    tg__plots_put(&tag->fresh, chunk);
+    return 0;
+}
+
+int tg__arena_plan(struct tg_tag *tag) {
+    size_t i = 0;
+    int rc = 0;
+
+    while (rc == 0 && i < tag->blocks.count) {
+        struct tg__range range = {.addr = tg__plots_range(&tag->blocks, i)->addr};
+        uint64_t end = run_end(tag, &i);
+
+        while (rc == 0 && range.addr < end) {
+            range.size_bytes = end - range.addr;
+            if (tag->params.packed && range.size_bytes > LARGEST_CHUNK_BYTES)
+                range.size_bytes = LARGEST_CHUNK_BYTES;
+            rc = plan_chunk(tag, range);
+            range.addr += range.size_bytes;
+        }
+    }
+    return rc;
+}

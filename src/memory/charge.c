@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the ledger is told. A memory without a tenant, or whose ledger was poisoned or replaced,
+ * goes on alone: then nothing is reserved, and the device alone says what fits. */
+#include "memory/state.h"
+
+#include "base/error.h"
+#include "base/log.h"
+
+/* A ledger that is lost is no reason to stop: 0 then, and once a line on stderr. */
+static int detach_if_lost(struct tg_memory *memory, int status) {
+    if (status != TG_EPOISONED && status != TG_EREPLACED)
+        return status;
+    atomic_store(&memory->is_alone, true);
+    tg__warn_once(&memory->has_warned, "the ledger is lost (%s): going on without it",
+                  tg_last_error()->text);
+    return 0;
+}
+
+int tg__charge_check(struct tg_memory *memory) {
+    if (atomic_load(&memory->is_alone))
+        return 0;
+    return detach_if_lost(memory, tg_tenant_check(memory->tenant));
+}
+
+int tg__charge_reserve(struct tg_tag *tag, uint64_t size_bytes, uint32_t wait_ms) {
+    struct tg_memory *memory = tag->memory;
+
+    if (atomic_load(&memory->is_alone) || size_bytes == 0)
+        return 0;
+    return detach_if_lost(memory,
+                          tg_tenant_reserve(memory->tenant, tag->name, size_bytes, wait_ms));
+}
+
+void tg__charge_commit(struct tg_tag *tag, uint64_t size_bytes, uint64_t woken_bytes) {
+    if (!atomic_load(&tag->memory->is_alone) && size_bytes > 0)
+        tg_tenant_commit(tag->memory->tenant, tag->name, size_bytes, woken_bytes);
+}
+
+void tg__charge_cancel(struct tg_tag *tag, uint64_t size_bytes) {
+    if (!atomic_load(&tag->memory->is_alone) && size_bytes > 0)
+        tg_tenant_cancel(tag->memory->tenant, tag->name, size_bytes);
+}
+
+void tg__charge_give(struct tg_tag *tag, uint64_t size_bytes, uint64_t asleep_bytes) {
+    if (!atomic_load(&tag->memory->is_alone) && (size_bytes > 0 || asleep_bytes > 0))
+        tg_tenant_give(tag->memory->tenant, tag->name, size_bytes, asleep_bytes);
+}
+
+void tg__charge_forget(struct tg_tag *tag, uint64_t asleep_bytes) {
+    if (!atomic_load(&tag->memory->is_alone))
+        tg_tenant_forget(tag->memory->tenant, tag->name, asleep_bytes);
+}
+
+/* Host memory is the node's: its budget is asked also without a ledger. */
+int tg__charge_host(struct tg__segment *segment) {
+    struct tg_memory *memory = segment->tag->memory;
+    struct tg_tenant *tenant = atomic_load(&memory->is_alone) ? NULL : memory->tenant;
+    int rc = tg_tenant_host_reserve(tenant, segment->tag->name, segment->size_bytes);
+
+    if (rc == TG_EPOISONED || rc == TG_EREPLACED) {
+        detach_if_lost(memory, rc);
+        tenant = NULL;
+        rc = tg_tenant_host_reserve(NULL, segment->tag->name, segment->size_bytes);
+    }
+    if (rc == 0)
+        segment->tenant = tenant;
+    return rc;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks: made, mapped, and let go step by step, so that a step which the device refuses can be
+ * tried again later from where it stopped. */
+#include "memory/state.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+
+struct tg__chunk *tg__chunk_new(struct tg_tag *tag, struct tg__range range) {
+    struct tg__chunk *chunk = calloc(1, sizeof *chunk);
+
+    if (chunk != NULL) {
+        chunk->tag = tag;
+        chunk->range = range;
+    }
+    return chunk;
+}
+
+int tg__chunk_back(struct tg__chunk *chunk) {
+    struct tg_memory *memory = chunk->tag->memory;
+    const struct tg_device_ops *ops = memory->ops;
+    int rc = ops->create(memory->device, chunk->range.size_bytes, 0, &chunk->handle);
+
+    if (rc != 0) {
+        chunk->handle = 0;
+        return rc;
+    }
+    rc = ops->map(memory->device, chunk->range.addr, chunk->handle, 0);
+    chunk->is_mapped = rc == 0;
+    if (rc != 0) {
+        struct tg_error why = *tg_last_error();
+
+        if (ops->release(memory->device, chunk->handle) == 0)
+            chunk->handle = 0;
+        tg__fail_as(&why);
+    }
+    return rc;
+}
+
+int tg__chunk_unback(struct tg__chunk *chunk) {
+    struct tg_memory *memory = chunk->tag->memory;
+    int rc = 0;
+
+    if (chunk->is_mapped)
+        rc = memory->ops->unmap(memory->device, chunk->range.addr, chunk->range.size_bytes);
+    if (rc != 0)
+        return rc;
+    chunk->is_mapped = false;
+    if (chunk->handle != 0)
+        rc = memory->ops->release(memory->device, chunk->handle);
+    if (rc == 0)
+        chunk->handle = 0;
+    return rc;
+}
+
+static int free_addr(struct tg__chunk *chunk) {
+    struct tg_tag *tag = chunk->tag;
+    struct tg_memory *memory = tag->memory;
+
+    if (tag->params.packed)
+        return tg__ranges_add(&tag->vacant, chunk->range, NULL);
+    return memory->ops->unreserve(memory->device, chunk->range.addr, chunk->range.size_bytes);
+}
+
+/* Goes as far as it can; 0: the chunk is no more. */
+static int step_out(struct tg__chunk *chunk) {
+    struct tg_tag *tag = chunk->tag;
+    struct tg_memory *memory = tag->memory;
+    bool was_mapped = chunk->is_mapped;
+    int rc;
+
+    if (!tg__gate_is_open(memory, &chunk->gate))
+        return TG_EBUSY;
+    rc = tg__chunk_unback(chunk);
+    if (was_mapped && !chunk->is_mapped)
+        tag->leaving_mapped--;
+    if (rc != 0)
+        return tg__memory_note(memory, rc);
+    if (chunk->is_charged) {
+        tag->chunk_bytes -= chunk->range.size_bytes;
+        tg__charge_give(tag, chunk->range.size_bytes, 0);
+        chunk->is_charged = false;
+    }
+    if (chunk->frees_addr)
+        rc = free_addr(chunk);
+    if (rc != 0)
+        return tg__memory_note(memory, rc);
+    free(chunk);
+    return 0;
+}
+
+void tg__chunk_leave(struct tg__chunk *chunk) {
+    struct tg_memory *memory = chunk->tag->memory;
+
+    if (chunk->is_mapped)
+        chunk->tag->leaving_mapped++;
+    if (step_out(chunk) != 0) {
+        chunk->next = memory->leaving;
+        memory->leaving = chunk;
+    }
+}
+
+void tg__chunks_retry(struct tg_memory *memory) {
+    struct tg__chunk **at = &memory->leaving;
+
+    while (*at != NULL) {
+        struct tg__chunk *chunk = *at, *next = chunk->next;
+
+        if (step_out(chunk) == 0)
+            *at = next;
+        else
+            at = &chunk->next;
+    }
+}

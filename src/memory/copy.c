@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Content between the device and its host copies, in the memory's own queue. Blocks that are
+ * neighbours here and there are one copy, so that its speed is that of the link. */
+#include "memory/state.h"
+
+#define XXH_INLINE_ALL
+#include <inttypes.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+
+/* A copy that takes longer than this is stuck: ten seconds, and 100 MiB/s. */
+static uint32_t limit_ms(uint64_t size_bytes) {
+    return 10000 + (uint32_t)(size_bytes >> 20) * 10;
+}
+
+/* Whether the copy of `next` continues that of `block`, which is size_bytes long so far. Not over
+ * the end of a reservation: only inside packed arenas. */
+static bool continues(const struct tg__block *first, uint64_t size_bytes,
+                      const struct tg__block *next) {
+    return first->tag->params.packed && next->segment == first->segment &&
+           next->range.addr == first->range.addr + size_bytes &&
+           next->copy == first->copy + size_bytes;
+}
+
+int tg__copy_begin(struct tg_tag *tag, enum tg__copy_way way, uint64_t *copied_bytes) {
+    struct tg_memory *memory = tag->memory;
+    size_t i = 0;
+    int rc = 0;
+
+    while (rc == 0 && i < tag->blocks.count) {
+        const struct tg__block *first = tag->blocks.items[i];
+        void *there = (void *)(uintptr_t)first->range.addr;
+        uint64_t size_bytes = first->size_bytes;
+
+        for (i++; i < tag->blocks.count; i++) {
+            const struct tg__block *next = tag->blocks.items[i];
+
+            if (!continues(first, size_bytes, next))
+                break;
+            size_bytes += next->size_bytes;
+        }
+        if (way == TG__COPY_SAVE)
+            rc = memory->ops->copy(memory->device, first->copy, there, size_bytes, memory->queue);
+        else
+            rc = memory->ops->copy(memory->device, there, first->copy, size_bytes, memory->queue);
+        if (rc == 0)
+            *copied_bytes += size_bytes;
+    }
+    return rc;
+}
+
+static void shut_gates(struct tg_memory *memory, struct tg_tag *chosen) {
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        for (struct tg__segment *segment = tag->segments; segment != NULL;
+             segment = segment->next)
+            tg__gate_shut(memory, &segment->gate, memory->queue);
+        for (size_t i = 0; i < tag->fresh.count; i++) {
+            struct tg__chunk *chunk = tag->fresh.items[i];
+
+            tg__gate_shut(memory, &chunk->gate, memory->queue);
+        }
+    }
+}
+
+static int wait_for_queue(struct tg_memory *memory, uint64_t size_bytes) {
+    struct tg_fence fence;
+    int rc = memory->ops->fence(memory->device, memory->queue, &fence);
+
+    if (rc == 0)
+        rc = memory->ops->wait(memory->device, &fence, limit_ms(size_bytes));
+    return rc;
+}
+
+int tg__copy_end(struct tg_memory *memory, struct tg_tag *chosen, uint64_t copied_bytes) {
+    int rc = copied_bytes == 0 ? 0 : wait_for_queue(memory, copied_bytes);
+
+    if (rc != 0) {
+        struct tg_error why = *tg_last_error();
+
+        shut_gates(memory, chosen);
+        tg__fail_as(&why);
+    }
+    return rc;
+}
+
+int tg__copy_zero(struct tg_memory *memory, struct tg__range range) {
+    int rc = memory->ops->fill(memory->device, range.addr, 0, range.size_bytes, memory->queue);
+
+    return rc != 0 ? rc : wait_for_queue(memory, range.size_bytes);
+}
+
+void tg__copy_sum(struct tg_tag *tag) {
+    for (size_t i = 0; i < tag->blocks.count; i++) {
+        struct tg__block *block = tag->blocks.items[i];
+
+        block->checksum = XXH3_64bits(block->copy, block->size_bytes);
+    }
+}
+
+int tg__copy_verify(struct tg_tag *tag) {
+    for (size_t i = 0; i < tag->blocks.count; i++) {
+        const struct tg__block *block = tag->blocks.items[i];
+
+        if (XXH3_64bits(block->copy, block->size_bytes) != block->checksum)
+            return tg__fail(TG_ECONTENT,
+                            "the host copy of the block at %#" PRIx64 " (%" PRIu64
+                            " bytes, tag '%s') is not what was saved",
+                            block->range.addr, block->size_bytes, tag->name);
+    }
+    return 0;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading a host copy while its tag sleeps. */
+#include "memory/state.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "base/error.h"
+
+static int find_copy(struct tg_memory *memory, uint64_t addr, const struct tg__block **found) {
+    const struct tg__block *block = tg__tag_block(memory, addr, NULL);
+
+    if (block == NULL || block->range.addr != addr || block->is_freed)
+        return tg__fail(-EINVAL, "no block of this memory begins at %#" PRIx64, addr);
+    if (block->tag->params.backup != TG_BACKUP_HOST)
+        return tg__fail(-ENODATA, "tag '%s' has no host backup", block->tag->name);
+    if (block->tag->state != TG_TAG_ASLEEP)
+        return tg__fail(-ENODATA, "tag '%s' does not sleep: read the block itself",
+                        block->tag->name);
+    *found = block;
+    return 0;
+}
+
+int tg_memory_hostcopy(struct tg_memory *memory, const void *block, const void **copy,
+                       uint64_t *size_bytes) {
+    const struct tg__block *found = NULL;
+    int rc = tg__memory_check(memory);
+
+    /* A broken device is no reason to withhold what was saved from it. */
+    if (rc != 0 && rc != TG_EBROKEN)
+        return rc;
+    pthread_mutex_lock(&memory->lock);
+    rc = find_copy(memory, (uintptr_t)block, &found);
+    if (rc == 0) {
+        *copy = found->copy;
+        *size_bytes = found->size_bytes;
+    }
+    pthread_mutex_unlock(&memory->lock);
+    return rc;
+}

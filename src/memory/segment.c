@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The host memory where content sleeps. Each sleep makes one segment for the blocks that have no
+ * copy yet, of exactly their size; a copy begins on a cache line. Where a block is freed its pages
+ * go at once, its addresses with the last copy of the segment.
+ *
+ * Segments are not copied by fork, and on huge pages where there are some: touching them for the
+ * first time is most of what a first sleep costs. */
+#include "memory/state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+#define COPY_ALIGN UINT64_C(64)
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+
+static size_t round_up(size_t value, size_t unit) {
+    return (value + unit - 1) / unit * unit;
+}
+
+static size_t page_bytes(void) {
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static uint64_t missing_bytes(const struct tg_tag *tag) {
+    uint64_t size_bytes = 0;
+
+    for (size_t i = 0; i < tag->blocks.count; i++) {
+        const struct tg__block *block = tag->blocks.items[i];
+
+        if (block->segment == NULL)
+            size_bytes += round_up(block->size_bytes, COPY_ALIGN);
+    }
+    return size_bytes;
+}
+
+/* The kernel gives no address on a huge page's boundary on demand: a mapping that is one too long
+ * has one inside. What is never touched costs nothing. */
+static int map_segment(struct tg__segment *segment) {
+    size_t slack = segment->size_bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
+    void *mapping;
+
+    segment->mapping_bytes = segment->size_bytes + slack;
+    mapping = mmap(NULL, segment->mapping_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED)
+        return tg__fail(-errno, "no address space for host copies of %zu bytes: %s",
+                        segment->size_bytes, strerror(errno));
+    segment->mapping = mapping;
+    segment->bytes = mapping;
+    if (slack > 0)
+        segment->bytes = (unsigned char *)round_up((size_t)mapping, HUGE_PAGE_BYTES);
+    /* Both are wishes: without the first it is slower, and without the second a fork costs more. */
+    madvise(mapping, segment->mapping_bytes, MADV_HUGEPAGE);
+    madvise(mapping, segment->mapping_bytes, MADV_DONTFORK);
+    return 0;
+}
+
+/* Gives each block that has none its place. */
+static void place_copies(struct tg__segment *segment) {
+    struct tg__plots *blocks = &segment->tag->blocks;
+    struct tg__range tail;
+    size_t used = 0;
+
+    for (size_t i = 0; i < blocks->count; i++) {
+        struct tg__block *block = blocks->items[i];
+
+        if (block->segment != NULL)
+            continue;
+        block->segment = segment;
+        block->copy = segment->bytes + used;
+        used += round_up(block->size_bytes, COPY_ALIGN);
+        segment->copies++;
+    }
+    tail = (struct tg__range){(uintptr_t)segment->bytes + used, segment->size_bytes - used};
+    /* Its room was made; and without it only the last page would go later than it could. */
+    if (tail.size_bytes > 0)
+        (void)!tg__ranges_add(&segment->gaps, tail, NULL);
+}
+
+int tg__segment_make(struct tg_tag *tag, struct tg__segment **fresh) {
+    size_t size_bytes = missing_bytes(tag);
+    struct tg__segment *segment;
+    int rc;
+
+    *fresh = NULL;
+    if (size_bytes == 0)
+        return 0;
+    segment = calloc(1, sizeof *segment);
+    if (segment == NULL)
+        return tg__fail_memory();
+    segment->tag = tag;
+    segment->size_bytes = segment->held_bytes = round_up(size_bytes, page_bytes());
+    rc = tg__charge_host(segment);
+    if (rc != 0)
+        goto free;
+    rc = map_segment(segment);
+    if (rc != 0)
+        goto give;
+    place_copies(segment);
+    segment->next = tag->segments;
+    tag->segments = segment;
+    pthread_mutex_lock(&tag->memory->lock);
+    tag->host_bytes += segment->held_bytes;
+    pthread_mutex_unlock(&tag->memory->lock);
+    *fresh = segment;
+    return 0;
+give:
+    tg_tenant_host_give(segment->tenant, tag->name, segment->held_bytes, 0);
+free:
+    free(segment);
+    return rc;
+}
+
+int tg__segments_pin(struct tg_tag *tag) {
+    struct tg_memory *memory = tag->memory;
+
+    for (struct tg__segment *segment = tag->segments; segment != NULL; segment = segment->next) {
+        int rc = 0;
+
+        if (!segment->is_pinned)
+            rc = memory->ops->pin(memory->device, segment->bytes, segment->size_bytes, 1);
+        if (rc == TG_EBROKEN)
+            return rc;
+        segment->is_pinned = rc == 0;
+    }
+    return 0;
+}
+
+void tg__segment_touched(struct tg__segment *segment) {
+    if (!segment->is_touched)
+        tg_tenant_host_commit(segment->tenant, segment->tag->name, segment->held_bytes);
+    segment->is_touched = true;
+}
+
+/* ---- giving back ----------------------------------------------------------------------------- */
+
+static void give_bytes(struct tg__segment *segment, uint64_t size_bytes) {
+    segment->held_bytes -= size_bytes;
+    segment->tag->host_bytes -= size_bytes;
+    if (size_bytes > 0)
+        tg_tenant_host_give(segment->tenant, segment->tag->name, size_bytes, segment->is_touched);
+}
+
+static int unpin(struct tg__segment *segment) {
+    struct tg_memory *memory = segment->tag->memory;
+    int rc = 0;
+
+    if (!tg__gate_is_open(memory, &segment->gate))
+        return TG_EBUSY;
+    if (segment->is_pinned)
+        rc = memory->ops->pin(memory->device, segment->bytes, segment->size_bytes, 0);
+    segment->is_pinned = segment->is_pinned && rc != 0;
+    return rc;
+}
+
+/* The whole pages inside a range. */
+static struct tg__range pages_inside(const struct tg__range *range) {
+    uint64_t page = page_bytes(), end = tg__range_end(range) / page * page;
+    struct tg__range pages = {.addr = round_up(range->addr, page)};
+
+    pages.size_bytes = end > pages.addr ? end - pages.addr : 0;
+    return pages;
+}
+
+static int drop_pages(const struct tg__range *gap) {
+    struct tg__range pages = pages_inside(gap);
+
+    if (pages.size_bytes == 0)
+        return 0;
+    return madvise((void *)(uintptr_t)pages.addr, pages.size_bytes, MADV_DONTNEED) == 0 ? 0
+                                                                                        : -errno;
+}
+
+/* Gives the pages of one gap back, or of all where some could not be given before. Pinned pages
+ * would stay the device's: it is pinned again at the next copy. */
+static void sweep(struct tg__segment *segment, const struct tg__range *gap) {
+    uint64_t empty_bytes = 0;
+    int rc = unpin(segment);
+
+    if (rc == 0 && !segment->is_unswept)
+        rc = drop_pages(gap);
+    for (size_t i = 0; rc == 0 && i < segment->gaps.count; i++) {
+        if (segment->is_unswept)
+            rc = drop_pages(&segment->gaps.items[i]);
+        empty_bytes += pages_inside(&segment->gaps.items[i]).size_bytes;
+    }
+    segment->is_unswept = rc != 0;
+    if (rc == 0)
+        give_bytes(segment, segment->held_bytes - (segment->size_bytes - empty_bytes));
+}
+
+/* 0: the segment is no more. */
+static int bury(struct tg__segment *segment) {
+    int rc = unpin(segment);
+
+    if (rc != 0)
+        return rc;
+    if (munmap(segment->mapping, segment->mapping_bytes) != 0)
+        return -errno;
+    give_bytes(segment, segment->held_bytes);
+    tg__ranges_free(&segment->gaps);
+    free(segment);
+    return 0;
+}
+
+static void unlink_segment(struct tg__segment *segment) {
+    struct tg__segment **at = &segment->tag->segments;
+
+    while (*at != segment)
+        at = &(*at)->next;
+    *at = segment->next;
+}
+
+static void drop(struct tg__segment *segment) {
+    struct tg_memory *memory = segment->tag->memory;
+
+    unlink_segment(segment);
+    if (bury(segment) != 0) {
+        segment->next = memory->graves;
+        memory->graves = segment;
+    }
+}
+
+void tg__segment_release(struct tg__block *block) {
+    struct tg__segment *segment = block->segment;
+    struct tg__range gap = {(uintptr_t)block->copy, round_up(block->size_bytes, COPY_ALIGN)};
+
+    if (segment == NULL)
+        return;
+    block->segment = NULL;
+    block->copy = NULL;
+    segment->copies--;
+    if (segment->copies == 0)
+        drop(segment);
+    /* Without memory for the note the pages go with the segment. */
+    else if (tg__ranges_add(&segment->gaps, gap, &gap) == 0)
+        sweep(segment, &gap);
+}
+
+void tg__segment_drop(struct tg__segment *segment) {
+    struct tg__plots *blocks = &segment->tag->blocks;
+
+    for (size_t i = 0; i < blocks->count; i++) {
+        struct tg__block *block = blocks->items[i];
+
+        if (block->segment == segment) {
+            block->segment = NULL;
+            block->copy = NULL;
+        }
+    }
+    drop(segment);
+}
+
+void tg__segments_drop(struct tg_tag *tag) {
+    while (tag->segments != NULL)
+        tg__segment_drop(tag->segments);
+    tag->is_saved = false;
+}
+
+void tg__segments_retry(struct tg_memory *memory) {
+    struct tg__segment **at = &memory->graves;
+
+    while (*at != NULL) {
+        struct tg__segment *segment = *at, *next = segment->next;
+
+        if (bury(segment) == 0)
+            *at = next;
+        else
+            at = &segment->next;
+    }
+    for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next) {
+        for (struct tg__segment *segment = tag->segments; segment != NULL;
+             segment = segment->next) {
+            if (segment->is_unswept && !tg__tag_is_moving(tag))
+                sweep(segment, NULL);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sleep: drain, save, unmap, release, publish. Everything up to the last unmap can be undone: the
+ * handles are still held and the content is in the chunks. A chunk that is then not released is on
+ * its way out, counts as occupied, and is tried again at each later call. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/receipt.h"
+#include "memory/report.h"
+
+/* Of the chosen tags those that have something to give. */
+static void keep_wakeful(struct tg_tag **chosen) {
+    while (*chosen != NULL) {
+        if ((*chosen)->state == TG_TAG_AWAKE || tg__tag_is_half(*chosen))
+            chosen = &(*chosen)->next_chosen;
+        else
+            *chosen = (*chosen)->next_chosen;
+    }
+}
+
+/* ---- drain ----------------------------------------------------------------------------------- */
+
+/* From here on nothing is allocated in the tags, and what is freed waits for the end. */
+static void begin(struct tg_memory *memory, struct tg_tag *chosen) {
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        tag->before = tag->state;
+        tag->state = TG_TAG_DRAINING;
+        while (tag->allocs > 0)
+            pthread_cond_wait(&memory->left, &memory->lock);
+    }
+}
+
+/* Waits for all of the device's work: then limbo has settled too. */
+static int drain(struct tg_memory *memory, uint32_t wait_ms) {
+    struct tg_fence fence;
+    uint64_t order;
+    int rc;
+
+    pthread_mutex_lock(&memory->lock);
+    order = memory->frees;
+    pthread_mutex_unlock(&memory->lock);
+    rc = memory->ops->fence(memory->device, NULL, &fence);
+    if (rc == 0)
+        rc = memory->ops->wait(memory->device, &fence, wait_ms);
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&memory->lock);
+    tg__limbo_settled(memory, order);
+    tg__memory_tidy(memory);
+    pthread_mutex_unlock(&memory->lock);
+    return 0;
+}
+
+/* ---- save ------------------------------------------------------------------------------------ */
+
+static bool needs_saving(const struct tg_tag *tag) {
+    return tag->params.backup == TG_BACKUP_HOST && !tag->is_saved;
+}
+
+static int begin_saving(struct tg_tag *tag, uint64_t *copied_bytes) {
+    int rc = tg__segment_make(tag, &tag->fresh_segment);
+
+    if (rc == 0)
+        rc = tg__segments_pin(tag);
+    if (rc == 0)
+        rc = tg__copy_begin(tag, TG__COPY_SAVE, copied_bytes);
+    return rc;
+}
+
+static int save(struct tg_memory *memory, struct tg_tag *chosen, struct tg_receipt *receipt) {
+    uint64_t copied_bytes = 0;
+    struct tg_error why;
+    int rc = 0, end_rc;
+
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
+        if (needs_saving(tag))
+            rc = begin_saving(tag, &copied_bytes);
+    }
+    why = *tg_last_error();
+    /* Also after a failure: what was given is still under way. */
+    end_rc = tg__copy_end(memory, chosen, copied_bytes);
+    if (rc != 0)
+        tg__fail_as(&why);
+    if (rc == 0)
+        rc = end_rc;
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
+        if (!needs_saving(tag))
+            continue;
+        if (tag->fresh_segment != NULL)
+            tg__segment_touched(tag->fresh_segment);
+        if (tag->params.checked)
+            tg__copy_sum(tag);
+        tag->is_saved = true;
+    }
+    if (rc == 0)
+        receipt->copied_bytes = copied_bytes;
+    return rc;
+}
+
+/* ---- unmap, release -------------------------------------------------------------------------- */
+
+/* What follows the last unmap must not need memory. */
+static int make_room(struct tg_memory *memory, struct tg_tag *chosen) {
+    int rc = 0;
+
+    pthread_mutex_lock(&memory->lock);
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen)
+        rc = tg__ranges_room(&tag->vacant, tag->spare.count + 1);
+    pthread_mutex_unlock(&memory->lock);
+    return rc;
+}
+
+static int unmap_all(struct tg_memory *memory, struct tg_tag *chosen) {
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        for (size_t i = 0; i < tag->chunks.count; i++) {
+            struct tg__chunk *chunk = tag->chunks.items[i];
+            int rc = 0;
+
+            if (chunk->is_mapped)
+                rc = memory->ops->unmap(memory->device, chunk->range.addr,
+                                        chunk->range.size_bytes);
+            if (rc != 0)
+                return rc;
+            chunk->is_mapped = false;
+        }
+    }
+    return 0;
+}
+
+static void release_all(struct tg_memory *memory, struct tg_tag *chosen) {
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        for (size_t i = 0; i < tag->chunks.count; i++) {
+            struct tg__chunk *chunk = tag->chunks.items[i];
+
+            if (memory->ops->release(memory->device, chunk->handle) == 0)
+                chunk->handle = 0;
+        }
+    }
+}
+
+/* ---- the two ends ---------------------------------------------------------------------------- */
+
+/* With lock. Returns the bytes given. */
+static uint64_t publish_tag(struct tg_tag *tag) {
+    uint64_t given_bytes = 0, asleep_bytes = 0;
+
+    for (size_t i = 0; i < tag->chunks.count; i++) {
+        struct tg__chunk *chunk = tag->chunks.items[i];
+
+        if (chunk->handle != 0) {
+            tg__chunk_leave(chunk);
+            continue;
+        }
+        given_bytes += chunk->range.size_bytes;
+        free(chunk);
+    }
+    tag->chunks.count = 0;
+    for (size_t i = 0; i < tag->spare.count; i++)
+        (void)!tg__ranges_add(&tag->vacant, tag->spare.items[i], NULL); /* room was made */
+    tg__ranges_free(&tag->spare);
+    for (size_t i = 0; i < tag->blocks.count; i++)
+        asleep_bytes += tg__plots_range(&tag->blocks, i)->size_bytes;
+    tag->chunk_bytes -= given_bytes;
+    tag->fresh_segment = NULL;
+    tag->state = TG_TAG_ASLEEP;
+    tg__charge_give(tag, given_bytes, asleep_bytes);
+    return given_bytes;
+}
+
+static void publish(struct tg__report *report, struct tg_tag *chosen) {
+    pthread_mutex_lock(&report->memory->lock);
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        uint64_t given_bytes = publish_tag(tag);
+
+        tg__receipt_add(report->receipt, tag->name, given_bytes);
+        report->receipt->gained_bytes += given_bytes;
+    }
+    tg__tags_rest(report->memory, chosen);
+    tg__report_stays(report, chosen);
+    pthread_mutex_unlock(&report->memory->lock);
+}
+
+/* Whether all of the tag's chunks are mapped again. */
+static bool map_again(struct tg_tag *tag) {
+    struct tg_memory *memory = tag->memory;
+    bool is_whole = true;
+
+    for (size_t i = 0; i < tag->chunks.count; i++) {
+        struct tg__chunk *chunk = tag->chunks.items[i];
+
+        if (!chunk->is_mapped)
+            chunk->is_mapped =
+                memory->ops->map(memory->device, chunk->range.addr, chunk->handle, 0) == 0;
+        is_whole = is_whole && chunk->is_mapped;
+    }
+    return is_whole;
+}
+
+/* Awake as before. Where the device refuses that too, asleep with its chunks: see state.h. */
+static void undo(struct tg__report *report, struct tg_tag *chosen) {
+    struct tg_memory *memory = report->memory;
+    struct tg_error why = *tg_last_error();
+
+    pthread_mutex_lock(&memory->lock);
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        bool is_whole = map_again(tag);
+
+        if (is_whole && tag->before == TG_TAG_AWAKE) {
+            if (tag->fresh_segment != NULL)
+                tg__segment_drop(tag->fresh_segment);
+            tag->is_saved = false;
+            tag->state = TG_TAG_AWAKE;
+        } else {
+            tag->state = TG_TAG_ASLEEP;
+            if (!is_whole)
+                tg__receipt_add(report->receipt, "stays: not mapped again", tag->chunk_bytes);
+        }
+        tag->fresh_segment = NULL;
+    }
+    tg__tags_rest(memory, chosen);
+    pthread_mutex_unlock(&memory->lock);
+    tg__fail_as(&why);
+}
+
+static int sleep_chosen(struct tg__report *report, struct tg_tag *chosen, uint32_t wait_ms) {
+    struct tg_memory *memory = report->memory;
+    struct tg_receipt *receipt = report->receipt;
+    int rc = drain(memory, wait_ms);
+
+    tg__report_mark(report, &receipt->drain_ns);
+    if (rc == 0) {
+        tg__tags_move(memory, chosen, TG_TAG_SAVING);
+        rc = save(memory, chosen, receipt);
+        tg__report_mark(report, &receipt->copy_ns);
+    }
+    if (rc == 0)
+        rc = make_room(memory, chosen);
+    if (rc == 0)
+        rc = unmap_all(memory, chosen);
+    if (rc == 0) {
+        release_all(memory, chosen);
+        publish(report, chosen);
+    } else {
+        undo(report, chosen);
+    }
+    tg__report_mark(report, &receipt->map_ns);
+    return rc;
+}
+
+/* With turn. */
+static int sleep_named(struct tg__report *report, const char *names, uint32_t wait_ms) {
+    struct tg_memory *memory = report->memory;
+    struct tg_tag *chosen;
+    int rc;
+
+    if (memory->is_tried)
+        return tg__fail(-EALREADY, "a wake of this memory waits for its end");
+    rc = tg__names_choose(memory, names, &chosen);
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&memory->lock);
+    tg__memory_tidy(memory);
+    keep_wakeful(&chosen);
+    begin(memory, chosen);
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen)
+        report->receipt->asked_bytes += tag->chunk_bytes;
+    pthread_mutex_unlock(&memory->lock);
+    return chosen == NULL ? 0 : sleep_chosen(report, chosen, wait_ms);
+}
+
+int tg_memory_sleep(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
+                    struct tg_receipt *receipt) {
+    struct tg__report report;
+    int rc = tg__memory_check(memory);
+
+    tg__report_begin(&report, memory, rc == TG_EFORKED ? NULL : receipt);
+    if (rc == 0) {
+        pthread_mutex_lock(&memory->turn);
+        rc = sleep_named(&report, tags, wait_ms);
+        pthread_mutex_unlock(&memory->turn);
+    }
+    return tg__report_end(&report, rc);
+}

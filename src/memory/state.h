@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a memory consists of, and what its files do for each other.
+ *
+ * One mutex, `lock`, guards every table. It is held for a look, never for a wait. Three things may
+ * own a tag's content without it:
+ *   an alloc, between tg__tag_enter and tg__tag_leave: the range and the chunk it is making;
+ *   a sleep or a wake, while the tag's state is in motion (DRAINING … FILLING): its blocks, chunks
+ *   and host memory. No alloc is inside then, frees only mark the block, limbo leaves it alone;
+ *   nobody else.
+ * Sleeps and wakes hold `turn`, taken before `lock`.
+ *
+ * Whatever fails on its way out is kept and tried again at each later call: a chunk in `leaving`, a
+ * freed block in `limbo`, host memory in `graves`. So nothing on a way out needs memory: the
+ * structs that were made on the way in are moved from list to list. */
+#ifndef TG_MEMORY_STATE_H
+#define TG_MEMORY_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include <tidegate/error.h>
+#include <tidegate/memory.h>
+
+#include "memory/ranges.h"
+
+/* How long an alloc or a wake waits for limbo to settle before it does without. */
+enum { TG__SETTLE_MS = 100, TG__CLOSE_MS = 1000 };
+
+/* What the device may still use is behind a shut gate until it has passed a fence. */
+struct tg__gate {
+    bool is_shut, is_fenced; /* shut without a fence: one is taken at the next look */
+    struct tg_fence fence;
+};
+
+/* Host memory in which blocks of one tag lie, made by one sleep. */
+struct tg__segment {
+    struct tg__segment *next;
+    struct tg_tag *tag;
+    struct tg_tenant *tenant; /* who is charged; NULL: none */
+    void *mapping;
+    size_t mapping_bytes;
+    unsigned char *bytes; /* on a huge page's boundary, inside the mapping */
+    size_t size_bytes;    /* whole pages */
+    uint64_t held_bytes;  /* of them with memory behind: what is charged */
+    size_t copies;        /* blocks that lie here */
+    struct tg__ranges gaps;
+    bool is_touched;      /* and charged so */
+    bool is_pinned;
+    bool is_unswept;      /* pages inside gaps may still have memory */
+    struct tg__gate gate; /* copies that did not end in time */
+};
+
+struct tg__block {
+    struct tg__range range; /* first; whole granules */
+    uint64_t size_bytes;    /* as asked */
+    struct tg_tag *tag;
+    struct tg__segment *segment; /* NULL: no host copy */
+    unsigned char *copy;
+    uint64_t checksum;
+    bool is_freed; /* while the tag is in motion: is retired at the end of that */
+    /* In limbo: */
+    struct tg__block *next;
+    uint64_t order; /* of frees: whoever waited for a fence after it has settled all before */
+    struct tg__gate gate;
+};
+
+struct tg__chunk {
+    struct tg__range range; /* first */
+    struct tg_tag *tag;
+    uint64_t handle; /* 0: none */
+    bool is_mapped;
+    bool is_charged; /* the ledger counts it as occupied */
+    /* Leaving: */
+    bool frees_addr; /* the range goes too: back to the arena, or unreserved */
+    struct tg__gate gate;
+    struct tg__chunk *next;
+};
+
+struct tg_tag {
+    struct tg_tag *next; /* in order of opening */
+    struct tg_tag *next_chosen; /* of the sleep or wake that has the turn */
+    struct tg_memory *memory;
+    char name[TG_TAG_NAME_BYTES];
+    struct tg_tag_params params;
+    enum tg_tag_state state;
+    enum tg_tag_state before; /* this sleep */
+    uint32_t allocs;          /* inside now */
+
+    struct tg__plots blocks;
+    /* Of an awake tag: mapped. A sleeping one has none, or, where a sleep failed and the device
+     * refused to map again what was unmapped already, all of them: content is in them still, and
+     * the next sleep or wake completes one or the other. */
+    struct tg__plots chunks;
+    uint64_t size_bytes;      /* of blocks, as asked */
+    uint64_t chunk_bytes, limbo_bytes;
+    uint32_t leaving_mapped; /* chunks not unmapped yet: their addresses cannot be used */
+
+    /* Packed: */
+    struct tg__ranges spans;  /* reservations */
+    struct tg__ranges vacant; /* addresses without memory */
+    struct tg__ranges spare;  /* settled memory without a block */
+
+    /* Host copies: */
+    struct tg__segment *segments;
+    struct tg__segment *fresh_segment; /* of this sleep */
+    uint64_t host_bytes;
+    bool is_saved; /* the copies are the content */
+
+    /* A wake between try and end: */
+    struct tg__plots fresh;
+    uint64_t reserved_bytes;
+};
+
+struct tg_memory {
+    struct tg_device *device;
+    const struct tg_device_ops *ops;
+    struct tg_tenant *tenant;
+    struct tg_queue *queue; /* for copies and fills */
+    uint64_t granule_bytes, total_bytes, first_chunk_bytes;
+    pid_t pid;
+    atomic_bool is_broken;
+    atomic_bool is_alone; /* no ledger, or no longer */
+    atomic_flag has_warned;
+
+    pthread_mutex_t turn;
+    bool is_tried; /* guarded by turn */
+    struct tg_tag *chosen; /* between try and end; guarded by turn */
+
+    pthread_mutex_t lock;
+    pthread_cond_t left; /* an alloc has left its tag */
+    struct tg_tag *tags;
+    struct tg__block *limbo, **limbo_end;
+    uint64_t frees; /* so far: the order of the next */
+    struct tg__chunk *leaving;
+    struct tg__segment *graves;
+};
+
+/* ---- memory.c -------------------------------------------------------------------------------- */
+
+/* 0, TG_EFORKED, TG_EBROKEN. */
+int tg__memory_check(struct tg_memory *memory);
+/* Passes a status on; a sticky one breaks the memory. */
+int tg__memory_note(struct tg_memory *memory, int status);
+/* The same at the end of a public function: success leaves the thread's last error as it was. */
+int tg__memory_done(struct tg_memory *memory, int status, const struct tg_error *before);
+/* Gives back what has settled, and tries again what failed to leave. With lock. */
+void tg__memory_tidy(struct tg_memory *memory);
+uint32_t tg__ms_left(uint64_t deadline_ns);
+
+/* ---- tag.c ----------------------------------------------------------------------------------- */
+
+bool tg__tag_is_moving(const struct tg_tag *tag);
+/* The tag in whose blocks addr lies, the block, and its number; NULL: none. With lock. */
+struct tg__block *tg__tag_block(struct tg_memory *memory, uint64_t addr, size_t *number);
+/* Takes a freed block out of its tag: to limbo. With lock. */
+void tg__block_retire(struct tg__block *block, size_t number);
+/* Asleep, and yet with its chunks. */
+bool tg__tag_is_half(const struct tg_tag *tag);
+/* Begins an alloc: makes room in the tables. Errors: TG_EASLEEP, -ENOMEM. With lock. */
+int tg__tag_enter(struct tg_tag *tag);
+void tg__tag_leave(struct tg_tag *tag);
+/* Sets the state of all chosen tags; takes the lock. */
+void tg__tags_move(struct tg_memory *memory, struct tg_tag *chosen, enum tg_tag_state state);
+/* Ends the motion of chosen tags: retires blocks that were freed meanwhile, tidies. With lock. */
+void tg__tags_rest(struct tg_memory *memory, struct tg_tag *chosen);
+
+/* ---- names.c --------------------------------------------------------------------------------- */
+
+/* 0 or -EINVAL. */
+int tg__name_check(const char *name);
+/* Chains the named tags (NULL: all) by next_chosen, in order of opening. Errors: -EINVAL, -ENOENT.
+ * With turn. */
+int tg__names_choose(struct tg_memory *memory, const char *names, struct tg_tag **chosen);
+
+/* ---- chunk.c --------------------------------------------------------------------------------- */
+
+struct tg__chunk *tg__chunk_new(struct tg_tag *tag, struct tg__range range);
+/* Creates and maps. On failure it is as before, or, where the device refuses that too, has a
+ * handle, a mapping: it must leave. Charges nothing. */
+int tg__chunk_back(struct tg__chunk *chunk);
+int tg__chunk_unback(struct tg__chunk *chunk);
+/* On its way out, as far as that goes now: the chunk is not the caller's any more. With lock. */
+void tg__chunk_leave(struct tg__chunk *chunk);
+void tg__chunks_retry(struct tg_memory *memory);
+
+/* ---- arena.c --------------------------------------------------------------------------------- */
+
+/* Addresses for `size_bytes`, packed: from the vacant ones. With lock. */
+int tg__arena_find(struct tg_tag *tag, uint64_t size_bytes, uint64_t *addr);
+/* Unreserves spans of which nothing is used. With lock. */
+void tg__arena_shrink(struct tg_tag *tag);
+/* A block whose last users have ended goes: its range, and chunks that are then wholly free.
+ * Errors: it must wait. With lock. */
+int tg__arena_settle(struct tg__block *block);
+/* The chunks that a sleeping tag needs, into tag->fresh, without handles. Errors: -ENOMEM. */
+int tg__arena_plan(struct tg_tag *tag);
+
+/* ---- limbo.c --------------------------------------------------------------------------------- */
+
+/* Shuts it behind what was given to the queue so far (NULL: any). Cannot fail. */
+void tg__gate_shut(struct tg_memory *memory, struct tg__gate *gate, struct tg_queue *queue);
+/* Looks, waits for nothing. */
+bool tg__gate_is_open(struct tg_memory *memory, struct tg__gate *gate);
+
+/* A block that has left the tables and has its fence: waits, or goes at once. With lock. */
+void tg__limbo_add(struct tg__block *block);
+/* Lets go what has settled. With lock. */
+void tg__limbo_look(struct tg_memory *memory);
+/* Waits for one fence behind all frees so far, then looks. With lock, which it gives up
+ * meanwhile. */
+void tg__limbo_settle(struct tg_memory *memory, uint32_t wait_ms);
+/* All freed blocks up to `order` have settled. With lock. */
+void tg__limbo_settled(struct tg_memory *memory, uint64_t order);
+
+/* ---- segment.c ------------------------------------------------------------------------------- */
+
+/* Makes host memory for those blocks of the tag that have none; charged, not yet touched.
+ * *fresh NULL: none was needed. Errors: TG_EHOSTMEMORY, -ENOMEM. */
+int tg__segment_make(struct tg_tag *tag, struct tg__segment **fresh);
+/* Pins what is not. Failing is no error unless the device is broken: copies are then slower. */
+int tg__segments_pin(struct tg_tag *tag);
+void tg__segment_touched(struct tg__segment *segment);
+/* The host copy of one block goes; its pages too, where no other block lies. With lock. */
+void tg__segment_release(struct tg__block *block);
+/* All host copies that a segment, or the tag, has. With lock. */
+void tg__segment_drop(struct tg__segment *segment);
+void tg__segments_drop(struct tg_tag *tag);
+/* Tries again what could not be given back. With lock. */
+void tg__segments_retry(struct tg_memory *memory);
+
+/* ---- copy.c ---------------------------------------------------------------------------------- */
+
+enum tg__copy_way { TG__COPY_SAVE, TG__COPY_FILL };
+
+/* Gives the copies of the tag's blocks to the memory's queue. *copied_bytes grows. */
+int tg__copy_begin(struct tg_tag *tag, enum tg__copy_way way, uint64_t *copied_bytes);
+/* Waits for them. On failure gates are shut before the segments and fresh chunks of the chosen
+ * tags. */
+int tg__copy_end(struct tg_memory *memory, struct tg_tag *chosen, uint64_t copied_bytes);
+/* Zeroes a range and waits. */
+int tg__copy_zero(struct tg_memory *memory, struct tg__range range);
+void tg__copy_sum(struct tg_tag *tag);
+/* Errors: TG_ECONTENT. */
+int tg__copy_verify(struct tg_tag *tag);
+
+/* ---- charge.c: the ledger, if there is one --------------------------------------------------- */
+
+int tg__charge_check(struct tg_memory *memory);
+int tg__charge_reserve(struct tg_tag *tag, uint64_t size_bytes, uint32_t wait_ms);
+void tg__charge_commit(struct tg_tag *tag, uint64_t size_bytes, uint64_t woken_bytes);
+void tg__charge_cancel(struct tg_tag *tag, uint64_t size_bytes);
+void tg__charge_give(struct tg_tag *tag, uint64_t size_bytes, uint64_t asleep_bytes);
+void tg__charge_forget(struct tg_tag *tag, uint64_t asleep_bytes);
+int tg__charge_host(struct tg__segment *segment);
+
+/* ---- wake.c ---------------------------------------------------------------------------------- */
+
+/* With turn. */
+void tg__wake_end(struct tg_memory *memory, int publish);
+
+#endif

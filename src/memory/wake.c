@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Wake: reserve, map everything, copy content, publish, and only then drop the host copies. Until
+ * the publish the new chunks are in tag->fresh and the tag is as it slept: undoing is letting them
+ * go. Fresh chunks are zero by the device's contract, so what has no content needs no fill. */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/receipt.h"
+#include "memory/report.h"
+
+/* Between two tries to get memory that a foreign program has. */
+#define PAUSE_NS (5 * TG__NS_PER_MS)
+
+static void keep_sleeping(struct tg_tag **chosen) {
+    while (*chosen != NULL) {
+        if ((*chosen)->state == TG_TAG_ASLEEP)
+            chosen = &(*chosen)->next_chosen;
+        else
+            *chosen = (*chosen)->next_chosen;
+    }
+}
+
+/* ---- reserve --------------------------------------------------------------------------------- */
+
+static int plan(struct tg_tag *chosen, uint64_t *planned_bytes) {
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        int rc = 0;
+
+        /* With its chunks it needs none. */
+        if (tag->chunks.count == 0)
+            rc = tg__arena_plan(tag);
+        if (rc != 0)
+            return rc;
+        for (size_t i = 0; i < tag->fresh.count; i++)
+            *planned_bytes += tg__plots_range(&tag->fresh, i)->size_bytes;
+    }
+    return 0;
+}
+
+/* One reservation for each tag, in the order of opening; undo takes back what was got. */
+static int reserve(struct tg_tag *chosen, uint64_t deadline_ns) {
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        uint64_t size_bytes = 0;
+        int rc;
+
+        for (size_t i = 0; i < tag->fresh.count; i++)
+            size_bytes += tg__plots_range(&tag->fresh, i)->size_bytes;
+        rc = tg__charge_reserve(tag, size_bytes, tg__ms_left(deadline_ns));
+        if (rc != 0)
+            return rc;
+        tag->reserved_bytes = size_bytes;
+    }
+    return 0;
+}
+
+/* ---- create, map ----------------------------------------------------------------------------- */
+
+static int map_half(struct tg_tag *tag) {
+    struct tg_memory *memory = tag->memory;
+
+    for (size_t i = 0; i < tag->chunks.count; i++) {
+        struct tg__chunk *chunk = tag->chunks.items[i];
+        int rc = 0;
+
+        if (!chunk->is_mapped)
+            rc = memory->ops->map(memory->device, chunk->range.addr, chunk->handle, 0);
+        if (rc != 0)
+            return rc;
+        chunk->is_mapped = true;
+    }
+    return 0;
+}
+
+static int back_once(struct tg_tag *chosen) {
+    int rc = 0;
+
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
+        rc = map_half(tag);
+        for (size_t i = 0; i < tag->fresh.count && rc == 0; i++)
+            rc = tg__chunk_back(tag->fresh.items[i]);
+    }
+    return rc;
+}
+
+static int unback(struct tg_tag *chosen) {
+    int rc = 0;
+
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        for (size_t i = 0; i < tag->fresh.count && rc == 0; i++)
+            rc = tg__chunk_unback(tag->fresh.items[i]);
+    }
+    return rc;
+}
+
+static void pause_before(uint64_t deadline_ns) {
+    uint64_t now = tg__clock_ns(), left_ns = deadline_ns > now ? deadline_ns - now : 0;
+    struct timespec pause = {.tv_nsec = (long)(left_ns < PAUSE_NS ? left_ns : PAUSE_NS)};
+
+    nanosleep(&pause, NULL);
+}
+
+/* The ledger knows tenants only: a foreign program may have what was reserved, and give it back. */
+static int back(struct tg__report *report, struct tg_tag *chosen, uint64_t deadline_ns) {
+    struct tg_memory *memory = report->memory;
+
+    for (;;) {
+        int rc = back_once(chosen);
+        struct tg_error why = *tg_last_error();
+
+        if (rc != TG_EDEVICEMEMORY || tg__clock_ns() >= deadline_ns || unback(chosen) != 0) {
+            tg__fail_as(&why);
+            tg__report_mark(report, &report->receipt->map_ns);
+            return rc;
+        }
+        tg__report_mark(report, &report->receipt->map_ns);
+        pause_before(deadline_ns);
+        pthread_mutex_lock(&memory->lock);
+        tg__memory_tidy(memory);
+        pthread_mutex_unlock(&memory->lock);
+        tg__report_mark(report, &report->receipt->wait_ns);
+    }
+}
+
+/* ---- fill ------------------------------------------------------------------------------------ */
+
+static bool has_content(const struct tg_tag *tag) {
+    return tag->is_saved && tag->fresh.count > 0;
+}
+
+static int begin_filling(struct tg_tag *tag, uint64_t *copied_bytes) {
+    int rc = tg__segments_pin(tag);
+
+    if (rc == 0)
+        rc = tg__copy_begin(tag, TG__COPY_FILL, copied_bytes);
+    return rc;
+}
+
+static int fill(struct tg_memory *memory, struct tg_tag *chosen, struct tg_receipt *receipt) {
+    uint64_t copied_bytes = 0;
+    struct tg_error why;
+    int rc = 0, end_rc;
+
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
+        if (has_content(tag))
+            rc = begin_filling(tag, &copied_bytes);
+    }
+    /* While the device copies. */
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
+        if (has_content(tag) && tag->params.checked)
+            rc = tg__copy_verify(tag);
+    }
+    why = *tg_last_error();
+    end_rc = tg__copy_end(memory, chosen, copied_bytes);
+    if (rc != 0)
+        tg__fail_as(&why);
+    if (rc == 0)
+        rc = end_rc;
+    if (rc == 0)
+        receipt->copied_bytes = copied_bytes;
+    return rc;
+}
+
+/* ---- the two ends ---------------------------------------------------------------------------- */
+
+/* With lock. A chunk that does not go leaves later, and is occupied until then. */
+static void let_fresh_go(struct tg_tag *tag) {
+    for (size_t i = tag->fresh.count; i-- > 0;) {
+        struct tg__chunk *chunk = tag->fresh.items[i];
+
+        if (tg__gate_is_open(tag->memory, &chunk->gate) && tg__chunk_unback(chunk) == 0) {
+            free(chunk);
+            continue;
+        }
+        if (chunk->handle != 0) {
+            tg__charge_commit(tag, chunk->range.size_bytes, 0);
+            tag->reserved_bytes -= tag->reserved_bytes > 0 ? chunk->range.size_bytes : 0;
+            tag->chunk_bytes += chunk->range.size_bytes;
+            chunk->is_charged = true;
+        }
+        tg__chunk_leave(chunk);
+    }
+    tg__plots_free(&tag->fresh);
+    tg__charge_cancel(tag, tag->reserved_bytes);
+    tag->reserved_bytes = 0;
+    tag->state = TG_TAG_ASLEEP;
+}
+
+static void undo(struct tg_memory *memory, struct tg_tag *chosen) {
+    struct tg_error why = *tg_last_error();
+
+    pthread_mutex_lock(&memory->lock);
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen)
+        let_fresh_go(tag);
+    tg__tags_rest(memory, chosen);
+    pthread_mutex_unlock(&memory->lock);
+    tg__fail_as(&why);
+}
+
+/* With lock. */
+static void publish_tag(struct tg_tag *tag) {
+    tg__charge_commit(tag, tag->reserved_bytes, tag->reserved_bytes);
+    tag->reserved_bytes = 0;
+    if (tag->fresh.count > 0) {
+        for (size_t i = 0; i < tag->fresh.count; i++) {
+            struct tg__chunk *chunk = tag->fresh.items[i];
+
+            chunk->is_charged = true;
+            tag->chunk_bytes += chunk->range.size_bytes;
+        }
+        tg__plots_free(&tag->chunks);
+        tag->chunks = tag->fresh;
+        tag->fresh = (struct tg__plots){0};
+    }
+    tag->is_saved = false;
+    if (!tag->params.keep_host)
+        tg__segments_drop(tag);
+    tag->state = TG_TAG_AWAKE;
+}
+
+void tg__wake_end(struct tg_memory *memory, int publish) {
+    struct tg_error before = *tg_last_error();
+
+    if (!memory->is_tried)
+        return;
+    memory->is_tried = false;
+    if (!publish) {
+        undo(memory, memory->chosen);
+        return;
+    }
+    pthread_mutex_lock(&memory->lock);
+    for (struct tg_tag *tag = memory->chosen; tag != NULL; tag = tag->next_chosen)
+        publish_tag(tag);
+    tg__tags_rest(memory, memory->chosen);
+    pthread_mutex_unlock(&memory->lock);
+    tg__fail_as(&before);
+}
+
+/* ---- try ------------------------------------------------------------------------------------- */
+
+/* An earlier wake failed and its chunks could not be unmapped: they are where ours must go. */
+static int check_leaving(const struct tg_tag *chosen) {
+    for (const struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        if (tag->leaving_mapped > 0 && tag->chunks.count == 0)
+            return tg__fail(TG_EBUSY, "tag '%s': the device still uses what an earlier wake mapped",
+                            tag->name);
+    }
+    return 0;
+}
+
+/* With lock. Memory of ours that is on its way back may be what is needed. */
+static int begin(struct tg_memory *memory, struct tg_tag *chosen, uint32_t wait_ms) {
+    int rc;
+
+    tg__limbo_settle(memory, wait_ms < TG__SETTLE_MS ? wait_ms : TG__SETTLE_MS);
+    tg__memory_tidy(memory);
+    rc = check_leaving(chosen);
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen)
+        tag->state = TG_TAG_MAPPING;
+    return rc;
+}
+
+static void report_gain(struct tg__report *report, const struct tg_tag *chosen) {
+    for (const struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        uint64_t size_bytes = 0;
+
+        for (size_t i = 0; i < tag->fresh.count; i++)
+            size_bytes += tg__plots_range(&tag->fresh, i)->size_bytes;
+        tg__receipt_add(report->receipt, tag->name, size_bytes);
+        report->receipt->gained_bytes += size_bytes;
+    }
+}
+
+static int wake_chosen(struct tg__report *report, struct tg_tag *chosen, uint64_t deadline_ns) {
+    struct tg_memory *memory = report->memory;
+    struct tg_receipt *receipt = report->receipt;
+    int rc = plan(chosen, &receipt->asked_bytes);
+
+    tg__report_mark(report, &receipt->map_ns);
+    if (rc == 0)
+        rc = reserve(chosen, deadline_ns);
+    tg__report_mark(report, &receipt->wait_ns);
+    if (rc == 0)
+        rc = back(report, chosen, deadline_ns);
+    if (rc == 0) {
+        tg__tags_move(memory, chosen, TG_TAG_FILLING);
+        rc = fill(memory, chosen, receipt);
+        tg__report_mark(report, &receipt->copy_ns);
+    }
+    if (rc != 0) {
+        undo(memory, chosen);
+        return rc;
+    }
+    report_gain(report, chosen);
+    memory->chosen = chosen;
+    memory->is_tried = true;
+    return 0;
+}
+
+/* With turn. */
+static int try_named(struct tg__report *report, const char *names, uint32_t wait_ms) {
+    struct tg_memory *memory = report->memory;
+    uint64_t deadline_ns = report->begin_ns + wait_ms * TG__NS_PER_MS;
+    struct tg_tag *chosen;
+    int rc;
+
+    if (memory->is_tried)
+        return tg__fail(-EALREADY, "another wake of this memory waits for its end");
+    rc = tg__names_choose(memory, names, &chosen);
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&memory->lock);
+    keep_sleeping(&chosen);
+    pthread_mutex_unlock(&memory->lock);
+    rc = tg__charge_check(memory);
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&memory->lock);
+    rc = begin(memory, chosen, wait_ms);
+    pthread_mutex_unlock(&memory->lock);
+    tg__report_mark(report, &report->receipt->drain_ns);
+    return rc != 0 ? rc : wake_chosen(report, chosen, deadline_ns);
+}
+
+static int wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
+                struct tg_receipt *receipt, bool is_whole) {
+    struct tg__report report;
+    int rc = tg__memory_check(memory);
+
+    tg__report_begin(&report, memory, rc == TG_EFORKED ? NULL : receipt);
+    if (rc == 0) {
+        pthread_mutex_lock(&memory->turn);
+        rc = try_named(&report, tags, wait_ms);
+        if (rc == 0 && is_whole)
+            tg__wake_end(memory, 1);
+        pthread_mutex_unlock(&memory->turn);
+    }
+    return tg__report_end(&report, rc);
+}
+
+int tg_memory_wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
+                   struct tg_receipt *receipt) {
+    return wake(memory, tags, wait_ms, receipt, true);
+}
+
+int tg_memory_wake_try(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
+                       struct tg_receipt *receipt) {
+    return wake(memory, tags, wait_ms, receipt, false);
+}
+
+void tg_memory_wake_end(struct tg_memory *memory, int publish) {
+    if (tg__memory_check(memory) == TG_EFORKED)
+        return;
+    pthread_mutex_lock(&memory->turn);
+    tg__wake_end(memory, publish);
+    pthread_mutex_unlock(&memory->turn);
+}

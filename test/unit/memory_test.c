@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tags, blocks, sleep and wake in one process, when the device does what it is asked. */
+#include "memory_world.h"
+
+#include <stdio.h>
+
+#include "suite.h"
+
+static struct world world;
+static const struct tg_tag_params none = {0};
+static const struct tg_tag_params host = {.backup = TG_BACKUP_HOST};
+static const struct tg_tag_params packed = {.backup = TG_BACKUP_HOST, .packed = 1};
+static const struct tg_tag_params packed_none = {.packed = 1};
+
+static void set_up(void) {
+    world_open(&world, "capacity=256MiB", true);
+}
+
+static void tear_down(void) {
+    world_close(&world);
+}
+
+/* ---- tags and blocks ------------------------------------------------------------------------- */
+
+START_TEST(a_tag_is_the_same_by_its_name) {
+    struct tg_tag *weights = world_tag(&world, "weights", packed), *again;
+    struct tg_tag_params other = packed;
+
+    ck_assert_ptr_eq(world_tag(&world, "weights", packed), weights);
+    other.keep_host = 1;
+    ck_assert_says(tg_tag_open(world.memory, "weights", &other, &again), -EEXIST, "weights");
+    other.keep_host = 0;
+    other.packed = 7; /* any truth is as good */
+    ck_assert_ptr_eq(world_tag(&world, "weights", other), weights);
+}
+END_TEST
+
+START_TEST(a_wrong_name_is_told) {
+    struct tg_tag *tag = NULL;
+    char name[64];
+
+    ck_assert_says(tg_tag_open(world.memory, "", &none, &tag), -EINVAL, "empty");
+    ck_assert_says(tg_tag_open(world.memory, NULL, &none, &tag), -EINVAL, "empty");
+    ck_assert_says(tg_tag_open(world.memory, "kv cache", &none, &tag), -EINVAL,
+                   "wrong character at 3");
+    ck_assert_says(tg_tag_open(world.memory, "a,b", &none, &tag), -EINVAL, "at 2");
+    ck_assert_says(tg_tag_open(world.memory, "caf\xc3\xa9", &none, &tag), -EINVAL, "at 4");
+    memset(name, 'x', sizeof name);
+    name[32] = 0;
+    ck_assert_says(tg_tag_open(world.memory, name, &none, &tag), -EINVAL, "32 bytes");
+    name[31] = 0;
+    ck_assert_ok(tg_tag_open(world.memory, name, NULL, &tag));
+    ck_assert_ok(tg_tag_open(world.memory, "Az_09-.x", NULL, &tag));
+    ck_assert_says(tg_tag_open(world.memory, "b", &(struct tg_tag_params){.backup = 2}, &tag),
+                   -EINVAL, "backup 2");
+}
+END_TEST
+
+START_TEST(a_block_is_zero_and_on_a_granule) {
+    struct tg_tag *tags[] = {world_tag(&world, "a", none), world_tag(&world, "b", packed_none)};
+
+    for (int i = 0; i < 2; i++) {
+        static const uint64_t sizes[] = {1, GRANULE - 1, GRANULE, GRANULE + 1, 9 * MIB};
+        uint64_t size_bytes = 0;
+
+        for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
+            char *block = world_alloc(tags[i], sizes[j]);
+
+            size_bytes += sizes[j];
+            ck_assert_uint_eq((uintptr_t)block % GRANULE, 0);
+            ck_assert(content_is_zero(block, sizes[j]));
+            memset(block, 7, sizes[j]);
+        }
+        ck_assert_uint_eq(world_info(tags[i]).blocks, 5);
+        ck_assert_uint_eq(world_info(tags[i]).size_bytes, size_bytes);
+        ck_assert_uint_eq(world_info(tags[i]).device_bytes % GRANULE, 0);
+        ck_assert_uint_ge(world_info(tags[i]).device_bytes, size_bytes);
+    }
+    ck_assert_uint_eq(world_view(&world).occupied_bytes, 256 * MIB - world_free_bytes(&world));
+}
+END_TEST
+
+START_TEST(a_wrong_size_is_told) {
+    struct tg_tag *tag = world_tag(&world, "a", none);
+    void *block = NULL;
+
+    ck_assert_says(tg_tag_alloc(tag, 0, &block), -EINVAL, "0 bytes");
+    ck_assert_says(tg_tag_alloc(tag, 256 * MIB + 1, &block), -EINVAL, "the device has 268435456");
+    ck_assert_says(tg_tag_alloc(tag, UINT64_MAX, &block), -EINVAL, "the device has");
+    ck_assert_ptr_null(block);
+    ck_assert_uint_eq(world_calls(&world, TG__OP_create), 0);
+}
+END_TEST
+
+START_TEST(small_packed_blocks_share_a_chunk) {
+    struct tg_tag *tag = world_tag(&world, "a", packed);
+    void *first = world_alloc(tag, 1000), *second;
+
+    second = world_alloc(tag, GRANULE);
+    ck_assert_uint_eq(world_calls(&world, TG__OP_create), 1);
+    ck_assert_uint_eq((uintptr_t)second, (uintptr_t)first + GRANULE);
+    ck_assert_uint_eq(world_info(tag).device_bytes, 4 * MIB);
+    ck_assert_ok(tg_memory_free(world.memory, first, NULL));
+    ck_assert_uint_eq(world_info(tag).device_bytes, 4 * MIB);
+    ck_assert_ok(tg_memory_free(world.memory, second, NULL));
+    ck_assert_uint_eq(world_info(tag).device_bytes, 0);
+    ck_assert_uint_eq(world_view(&world).occupied_bytes, 0);
+}
+END_TEST
+
+START_TEST(a_chunk_falls_back_to_what_is_asked) {
+    struct tg_tag *big = world_tag(&world, "big", none), *tag = world_tag(&world, "a", packed);
+    void *block;
+
+    world_alloc(big, 254 * MIB);
+    world_alloc(tag, 1);
+    ck_assert_uint_eq(world_free_bytes(&world), 0);
+    ck_assert_says(tg_tag_alloc(tag, 1, &block), TG_ENEVERFITS, "");
+    ck_assert_uint_eq(world_view(&world).occupied_bytes, 256 * MIB);
+    ck_assert_uint_eq(world_view(&world).reserved_bytes, 0);
+}
+END_TEST
+
+START_TEST(what_is_no_block_is_told) {
+    struct tg_tag *tag = world_tag(&world, "a", none);
+    char *block = world_alloc(tag, 5 * MIB);
+    int foreign;
+
+    ck_assert_says(tg_memory_free(world.memory, &foreign, NULL), -EINVAL, "no block");
+    ck_assert_says(tg_memory_free(world.memory, NULL, NULL), -EINVAL, "no block");
+    ck_assert_says(tg_memory_free(world.memory, block + 1, NULL), -EINVAL, "inside the block");
+    ck_assert_says(tg_memory_free(world.memory, block + 5 * MIB, NULL), -EINVAL, "inside");
+    ck_assert_says(tg_memory_free(world.memory, block + 6 * MIB, NULL), -EINVAL, "no block");
+    ck_assert_uint_eq(world_info(tag).blocks, 1);
+    ck_assert_ok(tg_memory_free(world.memory, block, NULL));
+    ck_assert_says(tg_memory_free(world.memory, block, NULL), -EINVAL, "");
+    ck_assert_uint_eq(world_info(tag).blocks, 0);
+}
+END_TEST
+
+/* ---- sleep and wake -------------------------------------------------------------------------- */
+
+enum { BLOCKS = 6 };
+static const uint64_t block_bytes[BLOCKS] = {100, GRANULE, 3 * MIB + 5, 2 * GRANULE, 64, 5 * MIB};
+
+static void fill(struct tg_tag *tag, void **blocks) {
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = world_alloc(tag, block_bytes[i]);
+        content_write(blocks[i], block_bytes[i], (uint64_t)i);
+    }
+}
+
+static void check_filled(void *const *blocks) {
+    for (int i = 0; i < BLOCKS; i++)
+        ck_assert(content_is(blocks[i], block_bytes[i], (uint64_t)i));
+}
+
+static void sleep_and_wake(struct tg_tag_params params) {
+    struct tg_tag *tag = world_tag(&world, "a", params);
+    void *blocks[BLOCKS];
+    struct tg_receipt receipt;
+    uint64_t device_bytes, live_bytes = 0;
+
+    fill(tag, blocks);
+    for (int i = 0; i < BLOCKS; i++)
+        live_bytes += (block_bytes[i] + GRANULE - 1) / GRANULE * GRANULE;
+    device_bytes = world_info(tag).device_bytes;
+    ck_assert_ok(tg_memory_sleep(world.memory, "a", 1000, &receipt));
+    ck_assert_uint_eq(receipt.gained_bytes, device_bytes);
+    ck_assert_uint_eq(receipt.driver_bytes, device_bytes);
+    ck_assert_uint_eq(receipt.item_count, 1);
+    ck_assert_str_eq(receipt.items[0].name, "a");
+    ck_assert_int_eq(world_info(tag).state, TG_TAG_ASLEEP);
+    ck_assert_uint_eq(world_info(tag).device_bytes, 0);
+    ck_assert_uint_eq(world_free_bytes(&world), 256 * MIB);
+    ck_assert_uint_eq(world_view(&world).occupied_bytes, 0);
+    ck_assert_uint_eq(world_view(&world).asleep_bytes, live_bytes);
+    ck_assert_ok(tg_memory_wake(world.memory, "a", 1000, &receipt));
+    ck_assert_uint_eq(receipt.gained_bytes, live_bytes);
+    ck_assert_uint_eq(receipt.driver_bytes, live_bytes);
+    ck_assert_int_eq(world_info(tag).state, TG_TAG_AWAKE);
+    ck_assert_uint_eq(world_info(tag).host_bytes, 0);
+    ck_assert_uint_eq(world_view(&world).occupied_bytes, live_bytes);
+    ck_assert_uint_eq(world_view(&world).asleep_bytes, 0);
+    for (int i = 0; i < BLOCKS; i++) {
+        if (params.backup == TG_BACKUP_HOST)
+            ck_assert(content_is(blocks[i], block_bytes[i], (uint64_t)i));
+        else
+            ck_assert(content_is_zero(blocks[i], block_bytes[i]));
+    }
+}
+
+START_TEST(content_is_there_after_wake_and_else_zero) {
+    struct tg_tag_params params = {.backup = _i & 1 ? TG_BACKUP_HOST : TG_BACKUP_NONE,
+                                   .packed = _i & 2,
+                                   .checked = _i & 4};
+    sleep_and_wake(params);
+}
+END_TEST
+
+START_TEST(sleep_and_wake_are_idempotent_in_any_order) {
+    struct tg_tag *a = world_tag(&world, "a", host), *b = world_tag(&world, "b", packed);
+    void *in_a[BLOCKS], *in_b[BLOCKS];
+
+    fill(a, in_a);
+    fill(b, in_b);
+    ck_assert_ok(tg_memory_wake(world.memory, NULL, 0, NULL));
+    ck_assert_ok(tg_memory_sleep(world.memory, "b", 1000, NULL));
+    ck_assert_ok(tg_memory_sleep(world.memory, "a,b", 1000, NULL));
+    ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
+    ck_assert_ok(tg_memory_wake(world.memory, "a", 0, NULL));
+    check_filled(in_a);
+    ck_assert_int_eq(world_info(b).state, TG_TAG_ASLEEP);
+    ck_assert_ok(tg_memory_wake(world.memory, "b,a", 0, NULL));
+    check_filled(in_b);
+    ck_assert_ok(tg_memory_wake(world.memory, NULL, 0, NULL));
+    check_filled(in_a);
+    check_filled(in_b);
+}
+END_TEST
+
+START_TEST(an_unknown_tag_is_told_and_nothing_changes) {
+    struct tg_tag *a = world_tag(&world, "a", host);
+
+    ck_assert_says(tg_memory_sleep(world.memory, "a,kv", 0, NULL), -ENOENT,
+                   "no tag 'kv'; there are: a");
+    world_tag(&world, "b", host);
+    ck_assert_says(tg_memory_wake(world.memory, "aa", 0, NULL), -ENOENT,
+                   "no tag 'aa'; there are: a, b");
+    ck_assert_says(tg_memory_sleep(world.memory, "a,,b", 0, NULL), -EINVAL, "empty name");
+    ck_assert_says(tg_memory_sleep(world.memory, "", 0, NULL), -EINVAL, "empty name");
+    ck_assert_int_eq(world_info(a).state, TG_TAG_AWAKE);
+}
+END_TEST
+
+START_TEST(nothing_is_allocated_in_a_sleeping_tag) {
+    struct tg_tag *tag = world_tag(&world, "a", none);
+    void *block = NULL;
+
+    ck_assert_ok(tg_memory_sleep(world.memory, "a", 1000, NULL));
+    ck_assert_says(tg_tag_alloc(tag, 1, &block), TG_EASLEEP, "tag 'a' is asleep");
+    ck_assert_ok(tg_memory_wake(world.memory, "a", 0, NULL));
+    world_alloc(tag, 1);
+}
+END_TEST
+
+START_TEST(a_sleeping_block_can_be_read_and_freed) {
+    struct tg_tag *tag = world_tag(&world, "a", _i ? packed : host);
+    struct tg_tag *plain = world_tag(&world, "plain", none);
+    void *blocks[BLOCKS], *other = world_alloc(plain, 5);
+    const void *copy = NULL;
+    uint64_t size_bytes, host_bytes;
+
+    fill(tag, blocks);
+    ck_assert_says(tg_memory_hostcopy(world.memory, blocks[0], &copy, &size_bytes), -ENODATA,
+                   "does not sleep");
+    ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
+    for (int i = 0; i < BLOCKS; i++) {
+        ck_assert_ok(tg_memory_hostcopy(world.memory, blocks[i], &copy, &size_bytes));
+        ck_assert_uint_eq(size_bytes, block_bytes[i]);
+        ck_assert_uint_eq((uintptr_t)copy % 64, 0);
+        ck_assert(content_is(copy, size_bytes, (uint64_t)i));
+    }
+    ck_assert_says(tg_memory_hostcopy(world.memory, other, &copy, &size_bytes), -ENODATA,
+                   "no host backup");
+    ck_assert_says(tg_memory_hostcopy(world.memory, (char *)blocks[1] + 1, &copy, &size_bytes),
+                   -EINVAL, "no block");
+    host_bytes = world_info(tag).host_bytes;
+    ck_assert_ok(tg_memory_free(world.memory, blocks[3], NULL));
+    ck_assert_uint_le(world_info(tag).host_bytes, host_bytes - 2 * GRANULE + 4096);
+    ck_assert_uint_eq(world_view(&world).host_bytes, world_info(tag).host_bytes);
+    ck_assert_says(tg_memory_hostcopy(world.memory, blocks[3], &copy, &size_bytes), -EINVAL,
+                   "no block");
+    ck_assert_ok(tg_memory_wake(world.memory, NULL, 0, NULL));
+    for (int i = 0; i < BLOCKS; i++)
+        ck_assert(i == 3 || content_is(blocks[i], block_bytes[i], (uint64_t)i));
+    ck_assert_says(tg_memory_free(world.memory, blocks[3], NULL), -EINVAL, "no block");
+}
+END_TEST
+
+START_TEST(host_memory_is_exact) {
+    struct tg_tag *tag = world_tag(&world, "a", packed);
+    uint64_t size_bytes = 0;
+
+    for (uint64_t i = 1; i <= 40; i++) {
+        world_alloc(tag, i * 40000 + 1);
+        size_bytes += i * 40000 + 1;
+    }
+    ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
+    ck_assert_uint_ge(world_info(tag).host_bytes, size_bytes);
+    ck_assert_uint_le(world_info(tag).host_bytes, size_bytes + size_bytes / 50);
+    ck_assert_uint_eq(world_view(&world).host_bytes, world_info(tag).host_bytes);
+}
+END_TEST
+
+START_TEST(neighbours_are_copied_as_one) {
+    struct tg_tag *tag = world_tag(&world, "a", packed);
+
+    for (int i = 0; i < 16; i++)
+        world_alloc(tag, 2 * GRANULE);
+    tg__spy_clear(world.spy);
+    ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
+    ck_assert_uint_eq(world_calls(&world, TG__OP_copy), 1);
+    ck_assert_ok(tg_memory_wake(world.memory, NULL, 1000, NULL));
+    ck_assert_uint_eq(world_calls(&world, TG__OP_copy), 2);
+    ck_assert_uint_eq(world_calls(&world, TG__OP_create), 1);
+    ck_assert_uint_eq(world_calls(&world, TG__OP_fill), 0);
+}
+END_TEST
+
+START_TEST(everything_is_mapped_before_anything_is_copied) {
+    struct tg_tag *tags[] = {world_tag(&world, "a", host), world_tag(&world, "b", host)};
+    size_t count, last_map = 0, first_copy = SIZE_MAX;
+    const struct tg__spy_call *calls;
+    void *blocks[BLOCKS];
+
+    fill(tags[0], blocks);
+    fill(tags[1], blocks);
+    ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
+    tg__spy_clear(world.spy);
+    ck_assert_ok(tg_memory_wake(world.memory, NULL, 1000, NULL));
+    calls = tg__spy_calls(world.spy, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (calls[i].op == TG__OP_map)
+            last_map = i;
+        if (calls[i].op == TG__OP_copy && first_copy == SIZE_MAX)
+            first_copy = i;
+    }
+    ck_assert_uint_lt(last_map, first_copy);
+    ck_assert_uint_ne(first_copy, SIZE_MAX);
+}
+END_TEST
+
+START_TEST(success_leaves_the_last_error_alone) {
+    struct tg_tag *tag = world_tag(&world, "a", packed);
+    void *block = world_alloc(tag, 5);
+
+    ck_assert_int_lt(tg_tag_alloc(tag, 0, &block), 0);
+    ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
+    ck_assert_ok(tg_memory_wake(world.memory, NULL, 1000, NULL));
+    ck_assert_ok(tg_memory_free(world.memory, block, NULL));
+    ck_assert_ptr_nonnull(strstr(tg_last_error()->text, "0 bytes"));
+}
+END_TEST
+
+int main(void) {
+    TCase *tcase = tcase_create("memory");
+
+    tcase_set_timeout(tcase, 60);
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, a_tag_is_the_same_by_its_name);
+    tcase_add_test(tcase, a_wrong_name_is_told);
+    tcase_add_test(tcase, a_block_is_zero_and_on_a_granule);
+    tcase_add_test(tcase, a_wrong_size_is_told);
+    tcase_add_test(tcase, small_packed_blocks_share_a_chunk);
+    tcase_add_test(tcase, a_chunk_falls_back_to_what_is_asked);
+    tcase_add_test(tcase, what_is_no_block_is_told);
+    tcase_add_loop_test(tcase, content_is_there_after_wake_and_else_zero, 0, 8);
+    tcase_add_test(tcase, sleep_and_wake_are_idempotent_in_any_order);
+    tcase_add_test(tcase, an_unknown_tag_is_told_and_nothing_changes);
+    tcase_add_test(tcase, nothing_is_allocated_in_a_sleeping_tag);
+    tcase_add_loop_test(tcase, a_sleeping_block_can_be_read_and_freed, 0, 2);
+    tcase_add_test(tcase, host_memory_is_exact);
+    tcase_add_test(tcase, neighbours_are_copied_as_one);
+    tcase_add_test(tcase, everything_is_mapped_before_anything_is_copied);
+    tcase_add_test(tcase, success_leaves_the_last_error_alone);
+    return suite_run("memory", tcase);
+}
