@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "ledger/tenant.h"
 
+enum { DEVICE_NAME_BYTES = sizeof((struct tg__device_row){0}.name) };
+
 static int open_ledger(const char *dir, bool is_reader, struct tg_ledger **ledger) {
     struct tg__shmfile_params params = {.dir = dir,
                                         .name = "ledger",
@@ -70,6 +72,9 @@ static int check_params(const struct tg_tenant_params *params) {
     if (params->role != NULL && !tg__ledger_is_name(params->role, TG_TENANT_ROLE_BYTES))
         return tg__fail(-EINVAL, "a role is 1 to %d printable ASCII characters, or none",
                         TG_TENANT_ROLE_BYTES - 1);
+    if (params->device_name != NULL && !tg__ledger_is_name(params->device_name, DEVICE_NAME_BYTES))
+        return tg__fail(-EINVAL, "a device's name is 1 to %d printable ASCII characters, or none",
+                        DEVICE_NAME_BYTES - 1);
     if (params->rank < -1)
         return tg__fail(-EINVAL, "a rank is 0 or more, or -1 for none; not %d", (int)params->rank);
     return 0;
@@ -126,7 +131,7 @@ static int find_device(struct tg_ledger *ledger, const struct tg_tenant_params *
     memset(&row, 0, sizeof row);
     memcpy(row.uuid, params->uuid, sizeof row.uuid);
     if (params->device_name != NULL)
-        memcpy(row.name, params->device_name, strnlen(params->device_name, sizeof row.name - 1));
+        memcpy(row.name, params->device_name, strlen(params->device_name));
     tg__record_publish(&ledger->body->devices[place].record, &row, sizeof row);
     tg__shm_store32(&ledger->body->devices[place].is_used, 1);
     *index = place;
