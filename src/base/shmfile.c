@@ -235,6 +235,10 @@ uint32_t tg__shmfile_ticket(const struct tg__shmfile *file) {
     return file->ticket;
 }
 
+int tg__shmfile_ticket_fd(const struct tg__shmfile *file) {
+    return file->guard.fds[TG__GUARD_TICKET];
+}
+
 /* Both the file's name in the directory and the directory's own: either may have been moved away,
  * and who comes new would then find another. */
 static bool is_in_place(const struct tg__shmfile *file) {

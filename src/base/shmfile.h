@@ -62,6 +62,9 @@ void tg__shmfile_close(struct tg__shmfile *file);
 void *tg__shmfile_body(struct tg__shmfile *file);
 /* This open's own; never 0. A reader's is 0. */
 uint32_t tg__shmfile_ticket(const struct tg__shmfile *file);
+/* The descriptor that holds the ticket's lock: the ticket lives as long as any process has a copy.
+ * -1 in a forked child. */
+int tg__shmfile_ticket_fd(const struct tg__shmfile *file);
 /* What the kernel says. */
 bool tg__shmfile_is_alive(struct tg__shmfile *file, uint32_t ticket);
 /* 0, TG_EFORKED, TG_EPOISONED; with `look`, TG_EREPLACED too: then the name is looked up (µs). */
