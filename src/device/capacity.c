@@ -358,6 +358,10 @@ void tg__capacity_give_shared(struct tg__capacity *capacity, uint32_t entry) {
     set_bit(capacity, entry, false);
 }
 
+int tg__capacity_open_heir(const char *name, struct tg__shmfile **file) {
+    return open_file(name, file);
+}
+
 void tg__capacity_set_heir(struct tg__capacity *capacity, uint32_t ticket) {
     tg__shm_store32(&capacity->slot->heir, ticket);
 }

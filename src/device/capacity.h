@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 struct tg__capacity;
+struct tg__shmfile;
 
 /* Joins the device `name`, and makes it with total_bytes if nobody holds it. takes_any: when
  * somebody does, its total is taken as it is. Errors: -EINVAL (it has another total), TG_EFULL, the
@@ -39,8 +40,10 @@ int tg__capacity_take_shared(struct tg__capacity *capacity, uint64_t inode, uint
                              uint32_t *entry);
 void tg__capacity_give_shared(struct tg__capacity *capacity, uint32_t entry);
 
-/* What this process holds counts until the owner of that ticket is dead, too. 0: it stands alone
- * again. */
+/* What this process holds counts until the owner of that ticket is dead, too. */
 void tg__capacity_set_heir(struct tg__capacity *capacity, uint32_t ticket);
+/* A ticket in the same file for an heir, which is to keep a copy of its descriptor; closed by the
+ * caller when it does. Errors: the shared file's. */
+int tg__capacity_open_heir(const char *name, struct tg__shmfile **file);
 
 #endif

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/shmfile.h"
 #include "device/options.h"
 
 enum { MOST_MS = 60000 };
@@ -290,6 +291,7 @@ static void host_close(struct tg_device *device) {
     tg__work_close(host->work, is_forked);
     tg__hostrange_free_all(host, is_forked);
     tg__hostchunk_free_all(host, is_forked);
+    tg__straggler_end(host->straggler, is_forked);
     tg__spans_free(&host->pins);
     tg__capacity_close(host->capacity);
     free(host);
@@ -301,6 +303,23 @@ static void name_chunks(struct tg__host *host) {
 
     memcpy(&number, tg__capacity_uuid(host->capacity), sizeof number);
     snprintf(host->chunk_name, sizeof host->chunk_name, "tidegate-chunk-%016" PRIx64, number);
+}
+
+/* What we hold counts as long as the straggler lives: it has a ticket of its own. */
+static int start_straggler(struct tg__host *host, uint32_t write_ms) {
+    struct tg__shmfile *heir;
+    int rc;
+
+    if (write_ms == 0)
+        return 0;
+    rc = tg__capacity_open_heir(host->name, &heir);
+    if (rc != 0)
+        return rc;
+    rc = tg__straggler_start(write_ms, tg__shmfile_ticket_fd(heir), &host->straggler);
+    if (rc == 0)
+        tg__capacity_set_heir(host->capacity, tg__shmfile_ticket(heir));
+    tg__shmfile_close(heir);
+    return rc;
 }
 
 int tg__host_open(const struct tg__host_params *params, struct tg_device **device) {
@@ -317,6 +336,9 @@ int tg__host_open(const struct tg__host_params *params, struct tg_device **devic
     if (rc != 0)
         goto close;
     snprintf(host->name, sizeof host->name, "%s", params->name);
+    rc = start_straggler(host, params->straggler_ms);
+    if (rc != 0)
+        goto leave;
     name_chunks(host);
     pthread_mutex_init(&host->mutex, NULL);
     tg__spans_init(&host->ranges);
@@ -326,6 +348,8 @@ int tg__host_open(const struct tg__host_params *params, struct tg_device **devic
     host->device.close = host_close;
     *device = &host->device;
     return 0;
+leave:
+    tg__capacity_close(host->capacity);
 close:
     tg__work_close(host->work, false);
 release:

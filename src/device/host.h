@@ -18,6 +18,7 @@
 #include "device/capacity.h"
 #include "device/device.h"
 #include "device/spans.h"
+#include "device/straggler.h"
 #include "device/work.h"
 
 #define TG__HOST_GRANULE_BYTES (UINT64_C(2) << 20)
@@ -40,6 +41,7 @@ struct tg__host {
     struct tg_device device; /* first */
     struct tg__capacity *capacity;
     struct tg__work *work;
+    struct tg__straggler *straggler; /* NULL: none */
     char name[32];
     char chunk_name[48]; /* of the memfds: tells the device's from others' */
     pthread_mutex_t mutex; /* guards all below */

@@ -137,13 +137,30 @@ static int settle(struct tg__chunk *chunk, int fd) {
     return 0;
 }
 
+static void leave_home(struct tg__chunk *chunk) {
+    munmap(chunk->home, chunk->size_bytes);
+    chunk->home = NULL;
+}
+
+/* The process that writes on after our death has it, too. */
+static int settle_and_share(struct tg__host *host, struct tg__chunk *chunk, int fd) {
+    int rc = settle(chunk, fd);
+
+    if (rc != 0 || host->straggler == NULL)
+        return rc;
+    rc = tg__straggler_hold(host->straggler, chunk->inode, fd, chunk->size_bytes);
+    if (rc != 0)
+        leave_home(chunk);
+    return rc;
+}
+
 /* Gives the descriptor its size, once the memory is accounted. */
-static int size_and_settle(struct tg__chunk *chunk, int fd, bool travels) {
+static int size_and_settle(struct tg__host *host, struct tg__chunk *chunk, int fd, bool travels) {
     if (ftruncate(fd, (off_t)chunk->size_bytes) != 0)
         return fail_system("size a chunk");
     if (travels && fcntl(fd, F_ADD_SEALS, CHUNK_SEALS) != 0)
         return fail_system("seal a chunk");
-    return settle(chunk, fd);
+    return settle_and_share(host, chunk, fd);
 }
 
 /* While no fork can happen. The descriptor goes into the guard, or is closed. */
@@ -160,7 +177,7 @@ static int make_memory(struct tg__host *host, struct tg__chunk *chunk, bool trav
     rc = take(host, chunk, travels);
     if (rc != 0)
         goto close;
-    rc = size_and_settle(chunk, fd, travels);
+    rc = size_and_settle(host, chunk, fd, travels);
     if (rc != 0)
         goto give;
     if (travels)
@@ -196,14 +213,11 @@ static void free_chunk(struct tg__chunk *chunk) {
 
 /* Nobody in this process can reach it any more. */
 static void forget(struct tg__host *host, struct tg__chunk *chunk) {
+    if (host->straggler != NULL)
+        tg__straggler_drop(host->straggler, chunk->inode);
     give(host, chunk);
     unlink_chunk(host, chunk);
     free_chunk(chunk);
-}
-
-static void leave_home(struct tg__chunk *chunk) {
-    munmap(chunk->home, chunk->size_bytes);
-    chunk->home = NULL;
 }
 
 /* ---- the entries ----------------------------------------------------------------------------- */
@@ -307,7 +321,8 @@ static struct tg__chunk *find_inode(const struct tg__host *host, uint64_t inode)
     return NULL;
 }
 
-static int settle_alone(struct tg__chunk *chunk, int fd) {
+/* Only mappings of it are left here, and the straggler, if any, has it. */
+static int settle_again(struct tg__chunk *chunk, int fd) {
     int rc;
 
     tg__fork_hold();
@@ -323,7 +338,9 @@ static int import_new(struct tg__host *host, int fd, uint64_t inode, struct tg__
     rc = take(host, chunk, true);
     if (rc != 0)
         return rc;
-    rc = settle_alone(chunk, fd);
+    tg__fork_hold();
+    rc = settle_and_share(host, chunk, fd);
+    tg__fork_release();
     if (rc != 0)
         give(host, chunk);
     else
@@ -342,7 +359,7 @@ int tg__hostchunk_import(struct tg__host *host, int fd, uint64_t size_bytes, uin
         return rc;
     chunk = find_inode(host, inode);
     if (chunk != NULL) {
-        rc = chunk->home == NULL ? settle_alone(chunk, fd) : 0;
+        rc = chunk->home == NULL ? settle_again(chunk, fd) : 0;
     } else {
         chunk = new_chunk(size_bytes);
         rc = chunk == NULL ? -ENOMEM : import_new(host, fd, inode, chunk);
