@@ -4,12 +4,13 @@
 BUILD = build
 PREFIX = /usr/local
 FUZZ_SECONDS = 60
+SOAK_SECONDS = 120
 BENCH = # options of bench/run, such as --quick
 
 python = .cache/venv/bin/python
 data = test/data
 
-.PHONY: help all run check check-san bench fuzz wheel install clean
+.PHONY: help all run check check-san soak bench fuzz wheel install clean
 
 all:
 	@tools/setup build
@@ -21,6 +22,7 @@ help:
 	@echo 'make run        find the leaks planted in the recordings of $(data)/'
 	@echo 'make check      all tests'
 	@echo 'make check-san  the tests with address and undefined-behaviour sanitizers'
+	@echo 'make soak       processes take turns and die, for SOAK_SECONDS ($(SOAK_SECONDS))'
 	@echo 'make bench      speed and memory, beside what they must reach'
 	@echo 'make fuzz       fuzz the reader for FUZZ_SECONDS ($(FUZZ_SECONDS))'
 	@echo 'make wheel      the wheel, in dist/'
@@ -49,6 +51,12 @@ check-san:
 	    -Db_lundef=false -Dc_args=-fno-sanitize-recover=all
 	@ninja --quiet -C $(BUILD)-san
 	@tools/run-tests $(BUILD)-san --pytest $(python) -- test/py -m 'not slow'
+
+soak:
+	@tools/setup check
+	@tools/configure $(BUILD) -Dtests=enabled
+	@ninja --quiet -C $(BUILD) test/multi/soak
+	@$(BUILD)/test/multi/soak --seconds $(SOAK_SECONDS)
 
 bench:
 	@tools/setup build

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A process is killed before and after every store that others can see, and before and after every
+ * device call, of sleep, of wake, and of the recovery of another dead one. Each point is reached,
+ * and each time the survivor gets the memory, has all its bytes, and no byte stays behind. */
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include "../unit/suite.h"
+#include "actor.h"
+#include "stage.h"
+
+static const char uri[] = "host:capacity=32MiB,name=crash";
+
+enum { SURVIVOR_BYTES = 24 * MIB, WAIT_MS = 10000, POINTS_MAX = 500 };
+
+struct scene {
+    const char *name;
+    void (*prepare)(struct actor *victim); /* alive and with 16 MiB on the device or asleep */
+    struct order last;                     /* in the middle of which the victim dies */
+};
+
+static void weights_and_cache_awake(struct actor *victim) {
+    actor_must(victim, order_make(ORDER_ALLOC, "weights", 6 * MIB, 0));
+    actor_must(victim, order_make(ORDER_ALLOC, "optimizer", 4 * MIB, 0));
+    actor_must(victim, order_make(ORDER_ALLOC, "kv_cache", 6 * MIB, 0));
+}
+
+static void weights_and_cache_asleep(struct actor *victim) {
+    weights_and_cache_awake(victim);
+    actor_must(victim, order_make(ORDER_SLEEP, "", 0, WAIT_MS));
+}
+
+/* Somebody else has died with 20 MiB: the victim's wake is the first that notices. */
+static void another_is_dead(struct actor *victim) {
+    struct actor other;
+    struct actor_params params = {.name = "dead", .uri = uri, .seed = 3};
+
+    weights_and_cache_asleep(victim);
+    ck_assert(actor_start(&other, &params));
+    actor_must(&other, order_make(ORDER_ALLOC, "weights", 20 * MIB, 0));
+    actor_kill(&other);
+}
+
+static void trap_set(struct actor *victim, bool is_call, bool is_after, uint64_t number) {
+    struct order trap = {.kind = is_call ? ORDER_KILL_AT_CALL : ORDER_SIGNAL_AT_STORE,
+                         .number = number,
+                         .is_after = is_after,
+                         .signal = SIGKILL};
+
+    actor_must(victim, trap);
+}
+
+static void survivor_has_all(struct actor *survivor) {
+    actor_must(survivor, order_make(ORDER_WAKE, "", 0, WAIT_MS));
+    ck_assert_uint_eq(actor_must(survivor, order_make(ORDER_VERIFY, "weights", 0, 0)), 0);
+    ck_assert_uint_eq(stage_used(uri), SURVIVOR_BYTES);
+    ck_assert_uint_eq(stage_taken("survivor"), SURVIVOR_BYTES);
+    ck_assert_uint_eq(stage_taken("victim"), 0);
+    ck_assert_uint_eq(stage_taken("dead"), 0);
+    actor_must(survivor, order_make(ORDER_SLEEP, "", 0, WAIT_MS));
+}
+
+/* One victim with one trap; whether the trap was reached. */
+static bool victim_dies(const struct scene *scene, struct actor *survivor, bool is_call,
+                        bool is_after, uint64_t number) {
+    struct actor victim;
+    struct actor_params params = {
+        .name = "victim", .uri = uri, .seed = number, .has_faults = is_call};
+    bool is_dead;
+
+    ck_assert(actor_start(&victim, &params));
+    scene->prepare(&victim);
+    trap_set(&victim, is_call, is_after, number);
+    is_dead = actor_do(&victim, scene->last).status == -ESRCH;
+    if (is_dead)
+        ck_assert_msg(actor_gone(&victim, WAIT_MS), "%s: the victim ended otherwise", scene->name);
+    else
+        actor_kill(&victim); /* has done all, and dies with what it holds */
+    survivor_has_all(survivor);
+    return is_dead;
+}
+
+static uint64_t scene_play(const struct scene *scene, bool is_call) {
+    struct actor survivor;
+    struct actor_params params = {.name = "survivor", .uri = uri, .seed = 77};
+    uint64_t points = 0;
+
+    stage_open();
+    ck_assert(actor_start(&survivor, &params));
+    actor_must(&survivor, order_make(ORDER_ALLOC, "weights", SURVIVOR_BYTES, 0));
+    actor_must(&survivor, order_make(ORDER_SLEEP, "", 0, WAIT_MS));
+    for (int is_after = 0; is_after <= 1; is_after++) {
+        uint64_t number = 1;
+        while (victim_dies(scene, &survivor, is_call, is_after != 0, number)) {
+            points++;
+            ck_assert_uint_lt(++number, POINTS_MAX);
+        }
+    }
+    actor_leave(&survivor);
+    ck_assert_uint_eq(stage_used(uri), 0);
+    stage_close();
+    printf("%s: killed at %llu points of %s\n", scene->name, (unsigned long long)points,
+           is_call ? "device calls" : "shared stores");
+    return points;
+}
+
+static const struct scene scenes[] = {
+    {"sleep", weights_and_cache_awake, {.kind = ORDER_SLEEP, .wait_ms = WAIT_MS}},
+    {"wake", weights_and_cache_asleep, {.kind = ORDER_WAKE, .wait_ms = WAIT_MS}},
+    {"recover", another_is_dead, {.kind = ORDER_WAKE, .wait_ms = WAIT_MS}},
+};
+
+START_TEST(killed_at_every_store) {
+    ck_assert_uint_ge(scene_play(&scenes[_i], false), 4);
+}
+END_TEST
+
+START_TEST(killed_at_every_device_call) {
+    ck_assert_uint_ge(scene_play(&scenes[_i], true), 4);
+}
+END_TEST
+
+int main(void) {
+    TCase *cases = tcase_create("crash");
+    const int count = sizeof scenes / sizeof scenes[0];
+
+    tcase_set_timeout(cases, 240);
+    tcase_add_loop_test(cases, killed_at_every_store, 0, count);
+    tcase_add_loop_test(cases, killed_at_every_device_call, 0, count);
+    return suite_run("crash", cases);
+}

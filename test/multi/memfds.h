@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How much memory stands behind the chunks of some processes, as the kernel counts it: each memfd
+ * once, whoever maps it. Independent of all accounts of ours. */
+#ifndef TEST_MULTI_MEMFDS_H
+#define TEST_MULTI_MEMFDS_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+uint64_t memfds_bytes(const pid_t *pids, int count);
+
+#endif

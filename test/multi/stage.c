@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "stage.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <tidegate/device.h>
+#include <tidegate/error.h>
+
+static char stage_dir[] = "/dev/shm/tidegate-test-XXXXXX";
+
+const char *stage_open(void) {
+    memcpy(strrchr(stage_dir, '-'), "-XXXXXX", 8);
+    ck_assert_ptr_nonnull(mkdtemp(stage_dir));
+    ck_assert_int_eq(setenv("TIDEGATE_DIR", stage_dir, 1), 0);
+    return stage_dir;
+}
+
+void stage_close(void) {
+    DIR *dir = opendir(stage_dir);
+    struct dirent *entry;
+
+    ck_assert_ptr_nonnull(dir);
+    while ((entry = readdir(dir)) != NULL)
+        (void)unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+    ck_assert_int_eq(rmdir(stage_dir), 0);
+}
+
+const struct tg_node_view *stage_view(void) {
+    static struct tg_node_view view;
+    struct tg_ledger *ledger = NULL;
+
+    ck_assert_msg(tg_ledger_open_reader(NULL, &ledger) == 0, "%s", tg_last_error()->text);
+    ck_assert_msg(tg_ledger_read(ledger, &view) == 0, "%s", tg_last_error()->text);
+    tg_ledger_close(ledger);
+    return &view;
+}
+
+uint64_t stage_taken(const char *tenant) {
+    const struct tg_node_view *view = stage_view();
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < view->tenant_count; i++) {
+        const struct tg_tenant_view *t = &view->tenants[i];
+        if (tenant != NULL && strcmp(t->name, tenant) != 0)
+            continue;
+        for (uint32_t k = 0; k < t->tag_count; k++)
+            sum += t->tags[k].occupied_bytes + t->tags[k].reserved_bytes;
+    }
+    return sum;
+}
+
+/* The child's answer comes through memory that both see. */
+uint64_t stage_used(const char *uri) {
+    uint64_t *used = mmap(NULL, sizeof *used, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                          -1, 0);
+    uint64_t answer;
+    int status = 0;
+    pid_t pid;
+
+    ck_assert_ptr_ne(used, MAP_FAILED);
+    *used = UINT64_MAX;
+    pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct tg_device *device = NULL;
+        uint64_t free_bytes = 0, total_bytes = 0;
+        if (tg_device_open(uri, &device) == 0 &&
+            tg_device_ops(device)->memory(device, &free_bytes, &total_bytes) == 0)
+            *used = total_bytes - free_bytes;
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    answer = *used;
+    munmap(used, sizeof *used);
+    ck_assert_msg(answer != UINT64_MAX, "the device %s could not be asked", uri);
+    return answer;
+}
+
+uint64_t stage_now_ns(void) {
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+void stage_rest_ms(uint32_t ms) {
+    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+
+    nanosleep(&time, NULL);
+}
