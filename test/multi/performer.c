@@ -54,33 +54,46 @@ static struct {
     bool is_after;
 } stores;
 
+/* The linker puts these in the place of the three functions through which all shared stores go. */
 void __real_tg__shm_store(_Atomic uint64_t *word, uint64_t value);
 void __wrap_tg__shm_store(_Atomic uint64_t *word, uint64_t value);
 void __real_tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
 void __wrap_tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
+void __real_tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
+void __wrap_tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
 
-static bool store_is_the_one(void) {
-    return __atomic_add_fetch(&stores.count, 1, __ATOMIC_RELAXED) == stores.nth;
+static bool before_store(void) {
+    bool is_the_one = __atomic_add_fetch(&stores.count, 1, __ATOMIC_RELAXED) == stores.nth;
+
+    if (is_the_one && !stores.is_after)
+        raise(stores.signal);
+    return is_the_one;
+}
+
+static void after_store(bool is_the_one) {
+    if (is_the_one && stores.is_after)
+        raise(stores.signal);
 }
 
 void __wrap_tg__shm_store(_Atomic uint64_t *word, uint64_t value) {
-    bool is_the_one = store_is_the_one();
+    bool is_the_one = before_store();
 
-    if (is_the_one && !stores.is_after)
-        raise(stores.signal);
     __real_tg__shm_store(word, value);
-    if (is_the_one && stores.is_after)
-        raise(stores.signal);
+    after_store(is_the_one);
 }
 
 void __wrap_tg__shm_store32(_Atomic uint32_t *word, uint32_t value) {
-    bool is_the_one = store_is_the_one();
+    bool is_the_one = before_store();
 
-    if (is_the_one && !stores.is_after)
-        raise(stores.signal);
     __real_tg__shm_store32(word, value);
-    if (is_the_one && stores.is_after)
-        raise(stores.signal);
+    after_store(is_the_one);
+}
+
+void __wrap_tg__shm_add32(_Atomic uint32_t *word, uint32_t more) {
+    bool is_the_one = before_store();
+
+    __real_tg__shm_add32(word, more);
+    after_store(is_the_one);
 }
 
 /* ---- orders --------------------------------------------------------------------------------- */
