@@ -2,8 +2,8 @@
 /* How much memory stands behind the chunks of some processes, as the kernel counts it: each memfd
  * once, whoever maps it. Independent of all accounts of ours.
  *
- * The processes run on while they are looked at one after the other. So all are looked at twice, and
- * only what was there both times counts: it was there at one moment, all of it. */
+ * The processes run on while they are looked at one after the other. So all are looked at twice,
+ * and only what was there both times counts: it was there at one moment, all of it. */
 #ifndef TEST_MULTI_MEMFDS_H
 #define TEST_MULTI_MEMFDS_H
 
