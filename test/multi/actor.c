@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "actor.h"
 
-#include <check.h>
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -12,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "must.h"
 #include "performer.h"
 #include "stage.h"
 
@@ -41,9 +41,9 @@ bool actor_start(struct actor *actor, const struct actor_params *params) {
     struct answer joined;
     int pair[2];
 
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0, "%s", strerror(errno));
     actor->pid = fork();
-    ck_assert_int_ge(actor->pid, 0);
+    must(actor->pid >= 0, "%s", strerror(errno));
     if (actor->pid == 0) {
         close(pair[0]);
         if (params->is_pid_one)
@@ -58,7 +58,7 @@ bool actor_start(struct actor *actor, const struct actor_params *params) {
         actor_kill(actor);
         return false;
     }
-    ck_assert_msg(joined.status == 0, "%s cannot join: %s", params->name, joined.text);
+    must(joined.status == 0, "%s cannot join: %s", params->name, joined.text);
     return true;
 }
 
@@ -71,7 +71,7 @@ struct answer actor_answer(struct actor *actor, uint32_t timeout_ms) {
     struct pollfd ready = {.fd = actor->socket, .events = POLLIN};
     struct answer answer = {.status = -ESRCH};
 
-    ck_assert_msg(poll(&ready, 1, (int)timeout_ms) == 1, "%s does not answer in %u ms", actor->name,
+    must(poll(&ready, 1, (int)timeout_ms) == 1, "%s does not answer in %u ms", actor->name,
                   timeout_ms);
     if (recv(actor->socket, &answer, sizeof answer, 0) != sizeof answer)
         answer.status = -ESRCH;
@@ -81,10 +81,10 @@ struct answer actor_answer(struct actor *actor, uint32_t timeout_ms) {
 int actor_first(struct actor *actors, int count, uint32_t timeout_ms) {
     struct pollfd ready[ACTORS_MAX];
 
-    ck_assert_int_le(count, ACTORS_MAX);
+    must(count <= ACTORS_MAX, "%d actors", count);
     for (int i = 0; i < count; i++)
         ready[i] = (struct pollfd){.fd = actors[i].socket, .events = POLLIN};
-    ck_assert_msg(poll(ready, (nfds_t)count, (int)timeout_ms) > 0, "none of %d answers in %u ms",
+    must(poll(ready, (nfds_t)count, (int)timeout_ms) > 0, "none of %d answers in %u ms",
                   count, timeout_ms);
     for (int i = 0; i < count; i++) {
         if (ready[i].revents != 0)
@@ -109,13 +109,13 @@ struct answer actor_do(struct actor *actor, struct order order) {
 uint64_t actor_must(struct actor *actor, struct order order) {
     struct answer answer = actor_do(actor, order);
 
-    ck_assert_msg(answer.status == 0, "%s: order %d, tag '%s': %d %s", actor->name,
+    must(answer.status == 0, "%s: order %d, tag '%s': %d %s", actor->name,
                   (int)order.kind, order.tag, answer.status, answer.text);
     return answer.value;
 }
 
 void actor_signal(struct actor *actor, int signal) {
-    ck_assert_int_eq(kill(actor->pid, signal), 0);
+    must(kill(actor->pid, signal) == 0, "%s", strerror(errno));
 }
 
 bool actor_gone(struct actor *actor, uint32_t timeout_ms) {
@@ -123,7 +123,7 @@ bool actor_gone(struct actor *actor, uint32_t timeout_ms) {
     int status = 0;
 
     while (waitpid(actor->pid, &status, WNOHANG) == 0) {
-        ck_assert_msg(stage_now_ns() < end_ns, "%s lives on", actor->name);
+        must(stage_now_ns() < end_ns, "%s lives on", actor->name);
         stage_rest_ms(1);
     }
     close(actor->socket);
@@ -142,8 +142,8 @@ void actor_leave(struct actor *actor) {
     int status = 0;
 
     actor_order(actor, (struct order){.kind = ORDER_LEAVE});
-    ck_assert_int_eq(waitpid(actor->pid, &status, 0), actor->pid);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s left with status %#x",
+    must(waitpid(actor->pid, &status, 0) == actor->pid, "%s", strerror(errno));
+    must(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s left with status %#x",
                   actor->name, (unsigned)status);
     close(actor->socket);
     actor->pid = 0;

@@ -20,8 +20,7 @@ enum { MIB = 1 << 20, ACTOR_BLOCKS = 64, ACTORS_MAX = 16 };
 enum order_kind {
     ORDER_ALLOC,  /* size_bytes in tag; the answer's value is the block's number */
     ORDER_FREE,   /* the block `number` */
-    ORDER_WRITE,  /* every awake block of tag gets its content */
-    ORDER_VERIFY, /* every awake block of tag; value: bytes lost */
+    ORDER_VERIFY, /* every block of tag, if it is awake; value: bytes lost */
     ORDER_SLEEP,  /* tag, or all where it is "" */
     ORDER_WAKE,   /* the same, waiting up to wait_ms */
     ORDER_WAKE_TRY,

@@ -73,6 +73,7 @@ START_TEST(two_hundred_deaths) {
     actor_leave(&actors[0]);
     actor_leave(&actors[1]);
     ck_assert_uint_eq(stage_used(uri), 0);
+    stage_wait_forgotten();
     stage_close();
 }
 END_TEST

@@ -22,6 +22,7 @@ struct performer_block {
     void *addr; /* NULL: no block of this number */
     uint64_t size_bytes, seed;
     uint32_t tag;
+    bool is_zero; /* slept without backup: zero, until content is written anew */
 };
 
 static const struct {
@@ -132,6 +133,7 @@ static int block_alloc(const struct order *order, uint64_t *number) {
     block->size_bytes = order->size_bytes;
     block->seed = random_next(&self.seed);
     block->tag = tag;
+    block->is_zero = false;
     content_write(block->addr, block->size_bytes, block->seed);
     return 0;
 }
@@ -145,23 +147,38 @@ static int block_free(uint64_t number) {
     return status;
 }
 
-/* Calls what on each block of the awake tag, and adds up. */
-static uint64_t blocks_each(const char *tag_name, bool is_write) {
+static uint64_t block_lost(struct performer_block *block) {
+    uint64_t lost = 0;
+
+    if (!block->is_zero)
+        return content_lost(block->addr, block->size_bytes, block->seed);
+    for (size_t i = 0; i < block->size_bytes / 8; i++)
+        lost += ((uint64_t *)block->addr)[i] != 0 ? 8 : 0;
+    content_write(block->addr, block->size_bytes, block->seed);
+    block->is_zero = false;
+    return lost;
+}
+
+/* Bytes lost in all blocks of the tag, if it is awake. */
+static uint64_t tag_verify(const char *tag_name) {
     uint32_t tag = tag_index(tag_name);
     uint64_t lost = 0;
 
-    if (!tag_is_awake(tag))
-        return 0;
-    for (uint32_t i = 0; i < ACTOR_BLOCKS; i++) {
-        struct performer_block *block = &self.blocks[i];
-        if (block->addr == NULL || block->tag != tag)
-            continue;
-        if (is_write)
-            content_write(block->addr, block->size_bytes, block->seed);
-        else
-            lost += content_lost(block->addr, block->size_bytes, block->seed);
+    for (uint32_t i = 0; i < ACTOR_BLOCKS && tag_is_awake(tag); i++) {
+        if (self.blocks[i].addr != NULL && self.blocks[i].tag == tag)
+            lost += block_lost(&self.blocks[i]);
     }
     return lost;
+}
+
+/* What has fallen asleep without backup comes back as zero. */
+static void note_dropped(void) {
+    for (uint32_t i = 0; i < ACTOR_BLOCKS; i++) {
+        struct performer_block *block = &self.blocks[i];
+        if (block->addr != NULL && plan[block->tag].params.backup == TG_BACKUP_NONE &&
+            !tag_is_awake(block->tag))
+            block->is_zero = true;
+    }
 }
 
 /* A child that uses what it inherited: every call must say so, and harm nothing. It stays until its
@@ -229,6 +246,7 @@ static int sleep_now(const struct order *order, uint64_t *value) {
     struct tg_receipt receipt;
     int status = tg_memory_sleep(self.memory, tags_of(order), order->wait_ms, &receipt);
 
+    note_dropped();
     *value = receipt.gained_bytes;
     return status;
 }
@@ -272,9 +290,8 @@ static int obey(const struct order *order, uint64_t *value) {
         return block_alloc(order, value);
     case ORDER_FREE:
         return block_free(order->number);
-    case ORDER_WRITE:
     case ORDER_VERIFY:
-        *value = blocks_each(order->tag, order->kind == ORDER_WRITE);
+        *value = tag_verify(order->tag);
         return 0;
     case ORDER_SLEEP:
         return sleep_now(order, value);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stage.h"
 
-#include <check.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,12 +15,14 @@
 #include <tidegate/device.h>
 #include <tidegate/error.h>
 
+#include "must.h"
+
 static char stage_dir[] = "/dev/shm/tidegate-test-XXXXXX";
 
 const char *stage_open(void) {
     memcpy(strrchr(stage_dir, '-'), "-XXXXXX", 8);
-    ck_assert_ptr_nonnull(mkdtemp(stage_dir));
-    ck_assert_int_eq(setenv("TIDEGATE_DIR", stage_dir, 1), 0);
+    must(mkdtemp(stage_dir) != NULL, "%s", strerror(errno));
+    must(setenv("TIDEGATE_DIR", stage_dir, 1) == 0, "%s", strerror(errno));
     return stage_dir;
 }
 
@@ -28,19 +30,19 @@ void stage_close(void) {
     DIR *dir = opendir(stage_dir);
     struct dirent *entry;
 
-    ck_assert_ptr_nonnull(dir);
+    must(dir != NULL, "%s", strerror(errno));
     while ((entry = readdir(dir)) != NULL)
         (void)unlinkat(dirfd(dir), entry->d_name, 0);
     closedir(dir);
-    ck_assert_int_eq(rmdir(stage_dir), 0);
+    must(rmdir(stage_dir) == 0, "%s", strerror(errno));
 }
 
 const struct tg_node_view *stage_view(void) {
     static struct tg_node_view view;
     struct tg_ledger *ledger = NULL;
 
-    ck_assert_msg(tg_ledger_open_reader(NULL, &ledger) == 0, "%s", tg_last_error()->text);
-    ck_assert_msg(tg_ledger_read(ledger, &view) == 0, "%s", tg_last_error()->text);
+    must(tg_ledger_open_reader(NULL, &ledger) == 0, "%s", tg_last_error()->text);
+    must(tg_ledger_read(ledger, &view) == 0, "%s", tg_last_error()->text);
     tg_ledger_close(ledger);
     return &view;
 }
@@ -51,12 +53,21 @@ uint64_t stage_taken(const char *tenant) {
 
     for (uint32_t i = 0; i < view->tenant_count; i++) {
         const struct tg_tenant_view *t = &view->tenants[i];
-        if (tenant != NULL && strcmp(t->name, tenant) != 0)
+        if (t->is_dead || (tenant != NULL && strcmp(t->name, tenant) != 0))
             continue;
         for (uint32_t k = 0; k < t->tag_count; k++)
             sum += t->tags[k].occupied_bytes + t->tags[k].reserved_bytes;
     }
     return sum;
+}
+
+void stage_wait_forgotten(void) {
+    uint64_t end_ns = stage_now_ns() + UINT64_C(3000000000);
+
+    while (stage_view()->tenant_count > 0) {
+        must(stage_now_ns() < end_ns, "%s is still told", stage_view()->tenants[0].name);
+        stage_rest_ms(10);
+    }
 }
 
 /* The child's answer comes through memory that both see. */
@@ -67,10 +78,10 @@ uint64_t stage_used(const char *uri) {
     int status = 0;
     pid_t pid;
 
-    ck_assert_ptr_ne(used, MAP_FAILED);
+    must(used != MAP_FAILED, "%s", strerror(errno));
     *used = UINT64_MAX;
     pid = fork();
-    ck_assert_int_ge(pid, 0);
+    must(pid >= 0, "%s", strerror(errno));
     if (pid == 0) {
         struct tg_device *device = NULL;
         uint64_t free_bytes = 0, total_bytes = 0;
@@ -79,10 +90,10 @@ uint64_t stage_used(const char *uri) {
             *used = total_bytes - free_bytes;
         _exit(0);
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    must(waitpid(pid, &status, 0) == pid, "%s", strerror(errno));
     answer = *used;
     munmap(used, sizeof *used);
-    ck_assert_msg(answer != UINT64_MAX, "the device %s could not be asked", uri);
+    must(answer != UINT64_MAX, "the device %s could not be asked", uri);
     return answer;
 }
 

@@ -12,9 +12,11 @@ const char *stage_open(void);
 void stage_close(void);
 /* What the ledger says now; lent until the next call. Fails the test where it cannot be read. */
 const struct tg_node_view *stage_view(void);
-/* Bytes that the ledger counts as taken, reserved ones included: by this tenant, living or dead, or
- * by all (NULL). */
+/* Bytes that the ledger counts as taken, reserved ones included, by this tenant if it lives, or by
+ * all that live (NULL). */
 uint64_t stage_taken(const char *tenant);
+/* When all have left or died: the dead are told for 2 s at most. */
+void stage_wait_forgotten(void);
 /* The same as the device counts: total - free. uri as actors open it; in a process of its own, so
  * that the test itself opens nothing. */
 uint64_t stage_used(const char *uri);

@@ -80,7 +80,7 @@ START_TEST(stopped_inside_the_lock_it_is_named_in_100_ms) {
     stage_open();
     trainer = start("trainer");
     rollout = start("rollout");
-    actor_must(&rollout, order_make(ORDER_ALLOC, "weights", 20 * MIB, 0));
+    actor_must(&rollout, order_make(ORDER_ALLOC, "kv_cache", 20 * MIB, 0));
     actor_must(&trainer, trap);
     actor_order(&trainer, order_make(ORDER_RESERVE, "optimizer", 4 * MIB, 0));
     wait_until_stopped(&trainer);
