@@ -83,6 +83,7 @@ void tg__shmfile_unlock(struct tg__shmfile *file);
  * before and after each of them. Release order; add is one step for all. */
 void tg__shm_store(_Atomic uint64_t *word, uint64_t value);
 void tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
+void tg__shm_add(_Atomic uint64_t *word, uint64_t more);
 void tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
 
 /* Waits while *word is `seen`, at most timeout_ns; may return early. Async wake with tg__shm_wake,

@@ -11,6 +11,10 @@ void tg__shm_store32(_Atomic uint32_t *word, uint32_t value) {
     atomic_store_explicit(word, value, memory_order_release);
 }
 
+void tg__shm_add(_Atomic uint64_t *word, uint64_t more) {
+    atomic_fetch_add_explicit(word, more, memory_order_acq_rel);
+}
+
 void tg__shm_add32(_Atomic uint32_t *word, uint32_t more) {
     atomic_fetch_add_explicit(word, more, memory_order_acq_rel);
 }

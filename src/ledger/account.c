@@ -86,10 +86,10 @@ static void record(struct tg_tenant *tenant, const char *tag, const struct chang
 
     if (tenant == NULL || tg__shmfile_check(tenant->ledger->file, false) == TG_EFORKED)
         return;
-    /* Before the publish: who sees the figures sees also that they have changed since it asked the
+    /* Before the publish: who sees the figures sees also what they have grown by since it asked the
      * driver. */
     if (change->occupied_more > 0)
-        tg__shm_add32(&tenant->device->commits, 1);
+        tg__shm_add(&tenant->device->created_bytes, change->occupied_more);
     pthread_mutex_lock(&tenant->own);
     row = tg__tenant_is_joined(tenant) ? tg__tenant_tag(tenant, tag) : NULL;
     if (row != NULL) {

@@ -166,18 +166,18 @@ static void take_orphans(const struct tg__admit_input *in, uint64_t unaccounted,
 }
 
 static void take_views(const struct tg__admit_input *in, struct tg__admit_output *out) {
-    uint64_t occupied = 0, reserved = 0, unaccounted, seen, unseen, tenants_view, drivers_view;
+    uint64_t occupied = 0, reserved = 0, used, seen, unseen, tenants_view, drivers_view;
 
     for (uint32_t i = 0; i < in->claim_count; i++) {
         occupied = sum(occupied, in->claims[i].occupied_bytes);
         reserved = sum(reserved, in->claims[i].reserved_bytes);
     }
-    unaccounted = less(less(in->total_bytes, in->free_bytes), occupied);
-    take_orphans(in, unaccounted, &seen, &unseen);
+    used = less(in->total_bytes, in->free_bytes);
+    take_orphans(in, less(sum(used, in->created_bytes), occupied), &seen, &unseen);
     out->orphaned_bytes = sum(seen, unseen);
-    out->unattributed_bytes = less(unaccounted, out->orphaned_bytes);
+    out->unattributed_bytes = less(used, sum(occupied, out->orphaned_bytes));
     tenants_view = less(in->total_bytes, sum(sum(occupied, reserved), out->orphaned_bytes));
-    drivers_view = less(in->free_bytes, sum(reserved, unseen));
+    drivers_view = less(in->free_bytes, sum(sum(reserved, in->created_bytes), unseen));
     out->available_bytes = tenants_view < drivers_view ? tenants_view : drivers_view;
 }
 

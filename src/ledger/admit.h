@@ -4,9 +4,10 @@
  *
  * Available to a request on a device is the least of two views:
  *   the tenants': total - all occupied and reserved bytes of the living - orphans
- *   the driver's: free  - what tenants have reserved and not yet created
+ *   the driver's: free  - what tenants have reserved and not yet created, or created since
  * The first keeps tenants from overcommitting whatever the driver said a moment ago; the second
- * knows foreign programs.
+ * knows foreign programs, and never takes an old figure for a new one: what is committed after the
+ * driver was asked is taken off, though it may be in the figure already.
  *
  * Orphans are the bytes of a dead tenant. They count as far as the driver's used memory is more
  * than what the living occupy and what was unattributed before the death, for 2 s at most; from
@@ -64,6 +65,7 @@ struct tg__admit_input {
     uint64_t now_ns;
     uint64_t total_bytes, free_bytes; /* the driver's */
     uint64_t asked_ns;                /* when it was asked for them */
+    uint64_t created_bytes;           /* what all tenants have committed since then */
     const struct tg__claim *claims;
     uint32_t claim_count;
     uint32_t self;    /* index into claims: who asks; its wait fields hold the request */

@@ -205,8 +205,8 @@ static int add_up(struct tg_ledger *ledger, uint64_t *untouched_bytes, uint64_t 
             return rc;
         if (tg__row_host(&row, false) == 0 || !tg__shmfile_is_alive(ledger->file, ticket))
             continue;
-        *untouched_bytes += tg__row_host(&row, true);
-        *all_bytes += tg__row_host(&row, false);
+        *untouched_bytes = tg__sum(*untouched_bytes, tg__row_host(&row, true));
+        *all_bytes = tg__sum(*all_bytes, tg__row_host(&row, false));
     }
     return 0;
 }

@@ -63,15 +63,11 @@ int tg__device_read(const struct tg__device_slot *slot, struct tg__device_row *r
     return 0;
 }
 
-static uint64_t sum(uint64_t a, uint64_t b) {
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
 uint64_t tg__row_occupied(const struct tg__tenant_row *row) {
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < row->tag_count; i++)
-        bytes = sum(bytes, row->tags[i].occupied_bytes);
+        bytes = tg__sum(bytes, row->tags[i].occupied_bytes);
     return bytes;
 }
 
@@ -79,21 +75,21 @@ uint64_t tg__row_reserved(const struct tg__tenant_row *row) {
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < row->tag_count; i++)
-        bytes = sum(bytes, row->tags[i].reserved_bytes);
+        bytes = tg__sum(bytes, row->tags[i].reserved_bytes);
     return bytes;
 }
 
 uint64_t tg__row_held(const struct tg__tenant_row *row) {
-    return sum(tg__row_occupied(row), tg__row_reserved(row));
+    return tg__sum(tg__row_occupied(row), tg__row_reserved(row));
 }
 
 uint64_t tg__row_host(const struct tg__tenant_row *row, bool only_untouched) {
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < row->tag_count; i++) {
-        bytes = sum(bytes, row->tags[i].host_reserved_bytes);
+        bytes = tg__sum(bytes, row->tags[i].host_reserved_bytes);
         if (!only_untouched)
-            bytes = sum(bytes, row->tags[i].host_touched_bytes);
+            bytes = tg__sum(bytes, row->tags[i].host_touched_bytes);
     }
     return bytes;
 }

@@ -56,7 +56,8 @@ struct tg__device_slot {
     _Atomic uint32_t is_used;
     _Atomic uint32_t change;      /* a waiter sleeps on it; grows when memory may have come free */
     _Atomic uint32_t has_waiters; /* set by waiters, cleared by who wakes them */
-    _Atomic uint32_t commits;     /* grows when somebody's occupied bytes have */
+    uint32_t unused;
+    _Atomic uint64_t created_bytes; /* grows by all that is committed: see admit.h */
     struct tg__record record;
     struct tg__device_row copies[2];
 };
@@ -77,7 +78,12 @@ static inline void tg__row_publish(struct tg__slot *slot, const struct tg__tenan
     tg__record_publish(&slot->record, row, sizeof *row);
 }
 
-/* Sums over the tags; they saturate. */
+/* Figures come from a file: sums stop at the end. */
+static inline uint64_t tg__sum(uint64_t a, uint64_t b) {
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+/* Over the tags. */
 uint64_t tg__row_occupied(const struct tg__tenant_row *row);
 uint64_t tg__row_reserved(const struct tg__tenant_row *row);
 uint64_t tg__row_held(const struct tg__tenant_row *row); /* both */

@@ -14,7 +14,8 @@
 /* Beside errors and 0, not granted: what a try answers. */
 enum { GRANTED = 1, TRY_SETTLED, TRY_AGAIN };
 
-enum { GAUGE_TRIES = 3 };
+/* So often the driver is asked anew since others commit meanwhile. */
+enum { ASK_AGAIN = 3 };
 
 static int check_ask(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
     if (tenant == NULL)
@@ -96,6 +97,10 @@ static int decide(struct tg_tenant *tenant, const struct tg__ask *ask,
 
     if (rc < 0)
         return rc;
+    /* After the rows: what is in them by now is counted. */
+    survey->driver.created_bytes =
+        atomic_load_explicit(&tenant->device->created_bytes, memory_order_acquire) -
+        survey->driver.created_before;
     self = &survey->claims[survey->self];
     self->wait_bytes = ask->size_bytes;
     if (ask->deadline_ns == 0 || !tenant->row.is_waiting)
@@ -104,6 +109,7 @@ static int decide(struct tg_tenant *tenant, const struct tg__ask *ask,
                                      .total_bytes = survey->driver.total_bytes,
                                      .free_bytes = survey->driver.free_bytes,
                                      .asked_ns = survey->driver.asked_ns,
+                                     .created_bytes = survey->driver.created_bytes,
                                      .claims = survey->claims,
                                      .claim_count = survey->claim_count,
                                      .self = survey->self,
@@ -174,16 +180,20 @@ static int act(struct tg_tenant *tenant, const struct tg__ask *ask,
 }
 
 static int decide_and_act(struct tg_tenant *tenant, const struct tg__ask *ask, bool must_settle) {
+    const struct tg__driver *driver = &tenant->survey->driver;
     struct tg__admit_output answer;
     int rc;
 
-    if (must_settle &&
-        tg__ledger_settle(tenant->ledger, tenant->row.device, &tenant->survey->driver))
+    if (must_settle && tg__ledger_settle(tenant->ledger, tenant->row.device, driver))
         return TRY_AGAIN; /* with the driver's figures from after the death */
     pthread_mutex_lock(&tenant->own);
     rc = decide(tenant, ask, &answer);
-    if (rc == 0 && answer.answer != TG__ADMIT_GRANT && !must_settle) {
+    if (rc == 0 && !must_settle &&
+        (answer.answer != TG__ADMIT_GRANT || tenant->survey->orphan_count > 0)) {
         rc = TRY_SETTLED;
+    } else if (rc == 0 && answer.answer == TG__ADMIT_WAIT && driver->created_bytes > 0 &&
+               driver->may_be_asked_again) {
+        rc = TRY_AGAIN;
     } else if (rc == 0) {
         note_figures(tenant, &answer);
         rc = act(tenant, ask, &answer);
@@ -202,31 +212,23 @@ static int try_locked(struct tg_tenant *tenant, const struct tg__ask *ask, bool 
 
 /* ---- around it ------------------------------------------------------------------------------ */
 
-/* Locks the file with a driver's figure that is not older than what others have committed: else
- * what they took since would be counted by nobody. */
+/* The driver is asked before the lock is taken; what others commit between the two is noted. */
 static int lock_with_figures(struct tg_tenant *tenant, struct tg__driver *driver,
                              bool *has_inherited) {
-    _Atomic uint32_t *commits = &tenant->device->commits;
+    int rc;
 
-    for (int i = 0;; i++) {
-        uint32_t seen = atomic_load_explicit(commits, memory_order_acquire);
-        int rc;
-
-        driver->asked_ns = tg__clock_ns();
-        rc = tenant->gauge.ask(tenant->gauge.argument, &driver->free_bytes, &driver->total_bytes);
-        if (rc >= 0)
-            rc = tg__shmfile_lock(tenant->ledger->file, has_inherited);
-        if (rc < 0)
-            return rc;
-        if (i == GAUGE_TRIES || *has_inherited ||
-            atomic_load_explicit(commits, memory_order_acquire) == seen)
-            return 0;
-        tg__shmfile_unlock(tenant->ledger->file);
-    }
+    driver->created_before = atomic_load_explicit(&tenant->device->created_bytes,
+                                                  memory_order_acquire);
+    driver->asked_ns = tg__clock_ns();
+    rc = tenant->gauge.ask(tenant->gauge.argument, &driver->free_bytes, &driver->total_bytes);
+    if (rc >= 0)
+        rc = tg__shmfile_lock(tenant->ledger->file, has_inherited);
+    return rc;
 }
 
-static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask) {
-    struct tg__driver driver;
+static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask,
+                            bool may_be_asked_again) {
+    struct tg__driver driver = {.may_be_asked_again = may_be_asked_again};
     bool has_inherited;
     int rc = lock_with_figures(tenant, &driver, &has_inherited);
 
@@ -242,10 +244,10 @@ static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask)
 
 /* GRANTED; 0: it waits now; or an error. Each further try takes a new death. */
 static int try_once(struct tg_tenant *tenant, const struct tg__ask *ask) {
-    int rc;
+    int rc, tries = 0;
 
     do {
-        rc = try_with_figures(tenant, ask);
+        rc = try_with_figures(tenant, ask, tries++ < ASK_AGAIN);
     } while (rc == TRY_AGAIN);
     return rc;
 }

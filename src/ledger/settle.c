@@ -37,19 +37,24 @@ static bool note_death(struct tg_ledger *ledger, struct tg__slot *slot,
     return true;
 }
 
-/* Used by the device, and not by the living. */
+/* Used of the device, and not by the living; what was committed since the driver was asked may be
+ * counted too often, and is never left out. */
 static uint64_t unaccounted(const struct tg_ledger *ledger, uint32_t index,
                             const struct tg__driver *driver) {
-    uint64_t used = less(driver->total_bytes, driver->free_bytes);
+    const _Atomic uint64_t *created = &ledger->body->devices[index].created_bytes;
+    uint64_t used = less(driver->total_bytes, driver->free_bytes), living = 0;
 
     for (uint32_t i = 0; i < TG_LEDGER_TENANTS; i++) {
         const struct tg__slot *slot = &ledger->body->slots[i];
         struct tg__tenant_row row;
         if (atomic_load_explicit(&slot->ticket, memory_order_acquire) != 0 &&
             tg__row_read(slot, &row) == 0 && row.device == index && row.state == TG__ROW_LIVES)
-            used = less(used, tg__row_occupied(&row));
+            living = tg__sum(living, tg__row_occupied(&row));
     }
-    return used;
+    /* Read after the rows: what is in them by now is counted. */
+    used = tg__sum(used, atomic_load_explicit(created, memory_order_acquire) -
+                             driver->created_before);
+    return less(used, living);
 }
 
 /* driver NULL: only time tells. */

@@ -33,6 +33,9 @@ struct tg_tenant {
 struct tg__driver {
     uint64_t asked_ns; /* before it answered */
     uint64_t total_bytes, free_bytes;
+    uint64_t created_before; /* the device's created_bytes when it was asked; */
+    uint64_t created_bytes;  /* grown by so much since */
+    bool may_be_asked_again; /* if that alone is why a request does not fit */
 };
 
 /* What one look at all slots found, for one decision on one device. */

@@ -12,7 +12,7 @@ static void tag_view(const struct tg__tag_row *row, struct tg_tag_view *view) {
     view->occupied_bytes = row->occupied_bytes;
     view->reserved_bytes = row->reserved_bytes;
     view->asleep_bytes = row->asleep_bytes;
-    view->host_bytes = row->host_reserved_bytes + row->host_touched_bytes;
+    view->host_bytes = tg__sum(row->host_reserved_bytes, row->host_touched_bytes);
 }
 
 static void tenant_view(const struct tg__tenant_row *row, struct tg_tenant_view *view) {
@@ -84,7 +84,7 @@ static int read_tenants(struct tg_ledger *ledger, struct tg_node_view *view) {
         tenant_view(&row, tenant);
         tenant->is_dead |= is_dead;
         tenant->is_waiting &= !is_dead;
-        view->host_bytes += is_dead ? 0 : tg__row_host(&row, false);
+        view->host_bytes = tg__sum(view->host_bytes, is_dead ? 0 : tg__row_host(&row, false));
         view->tenant_count++;
     }
     return 0;

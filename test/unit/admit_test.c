@@ -28,6 +28,7 @@ struct row {
     struct tg__orphans orphans[ORPHANS_MAX];
     uint64_t asked_ns; /* 0: NOW */
     int must_not_wait;
+    uint64_t created_bytes;
 };
 
 #define HOLDS(bytes) .occupied_bytes = (bytes)
@@ -57,6 +58,10 @@ static const struct row rows[] = {
      .claims = {{WANTS(70, 9)}}},
     {"what is reserved is not yet in the driver's figure", TG__ADMIT_WAIT, 100, 30, 1, 20,
      .claims = {{WANTS(21, 9)}, {.reserved_bytes = 50}}},
+    {"nor what was created since it was asked", TG__ADMIT_WAIT, 100, 0, 1, 20,
+     .claims = {{WANTS(21, 9)}, {HOLDS(50)}}, .created_bytes = 30},
+    {"which shows no orphans gone", TG__ADMIT_WAIT, 100, 30, 1, 0,
+     .claims = {{WANTS(1, 9)}, {HOLDS(70)}}, {DEAD(30)}, .created_bytes = 70},
 
     /* Order of arrival. */
     {"the earlier one first", TG__ADMIT_WAIT, 100, 0, 1, 50,
@@ -152,6 +157,7 @@ static struct tg__admit_input input_of(const struct row *row, struct tg__claim *
                                     .asked_ns = row->asked_ns == 0 ? NOW : row->asked_ns,
                                     .claims = claims,
                                     .may_wait = !row->must_not_wait,
+                                    .created_bytes = row->created_bytes,
                                     .orphans = row->orphans};
     uint64_t used = row->foreign_bytes;
 
