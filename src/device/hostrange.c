@@ -32,21 +32,38 @@ static void *reserve_at(void *addr, uint64_t size_bytes, int flags) {
                 -1, 0);
 }
 
+static int fail_reserve(uint64_t size_bytes) {
+    return tg__fail(-errno, "cannot reserve %" PRIu64 " MiB of addresses: %s", size_bytes >> 20,
+                    tg_error_text(-errno));
+}
+
+/* Nothing to unmap is fine. */
+static bool unmap(uint64_t from, uint64_t to) {
+    return from == to || munmap(pointer(from), to - from) == 0;
+}
+
 /* More than is needed, so that a range at a granule's boundary can be cut out of it. */
 static int reserve_aligned(uint64_t size_bytes, uint64_t *addr) {
-    uint64_t all_bytes = size_bytes + TG__HOST_GRANULE_BYTES, begin, aligned, behind;
+    uint64_t all_bytes = size_bytes + TG__HOST_GRANULE_BYTES, begin, end, aligned;
     void *all = reserve_at(NULL, all_bytes, 0);
+    bool is_cut;
 
     if (all == MAP_FAILED)
-        return tg__fail(-errno, "cannot reserve %" PRIu64 " MiB of addresses: %s", size_bytes >> 20,
-                        tg_error_text(-errno));
+        return fail_reserve(size_bytes);
     begin = (uint64_t)(uintptr_t)all;
+    end = begin + all_bytes;
     aligned = (begin + TG__HOST_GRANULE_BYTES - 1) & ~(TG__HOST_GRANULE_BYTES - 1);
-    behind = aligned + size_bytes;
-    if (aligned > begin)
-        munmap(all, aligned - begin);
-    if (begin + all_bytes > behind)
-        munmap(pointer(behind), begin + all_bytes - behind);
+    is_cut = unmap(aligned + size_bytes, end);
+    if (is_cut) {
+        end = aligned + size_bytes;
+        is_cut = unmap(begin, aligned);
+    }
+    if (!is_cut) {
+        int rc = fail_reserve(size_bytes);
+
+        munmap(all, end - begin);
+        return rc;
+    }
     *addr = aligned;
     return 0;
 }

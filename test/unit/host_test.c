@@ -400,9 +400,9 @@ static int try_everything(struct tg_device *device) {
         ops->release(device, 1), ops->map(device, GRANULE, 1, 0),
         ops->unmap(device, GRANULE, GRANULE), ops->copy(device, memory, "a", 1, NULL),
         ops->fill(device, GRANULE, 1, 1, NULL), ops->fence(device, NULL, &fence),
-        ops->wait(device, &fence, 0), ops->pin(device, memory, 1, 1), ops->export_fd(device, 1, &fd),
-        ops->import_fd(device, 0, GRANULE, &a), ops->queue_open(device, &queue),
-        ops->queue_close(device, NULL)};
+        ops->wait(device, &fence, 0), ops->pin(device, memory, 1, 1),
+        ops->export_fd(device, 1, &fd), ops->import_fd(device, 0, GRANULE, &a),
+        ops->queue_open(device, &queue), ops->queue_close(device, NULL)};
 
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
         if (answers[i] != TG_EFORKED)

@@ -101,9 +101,11 @@ static int struggle(int in, int out, void *argument) {
     struct tg_device *device = open_device("host:capacity=64MiB");
     const struct tg_device_ops *ops = tg_device_ops(device);
     uint64_t random = (uint64_t)(intptr_t)argument * 77777 + 1, chunks[8] = {0};
+    const unsigned word = 1;
 
     (void)in;
-    tell(out, 1);
+    if (write(out, &word, sizeof word) != (ssize_t)sizeof word)
+        return 1;
     for (;;) {
         uint64_t *chunk = &chunks[(random >> 20) % 8];
         uint32_t flags = (random >> 30) % 2 == 0 ? 0 : TG_CHUNK_EXPORTABLE;
