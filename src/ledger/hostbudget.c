@@ -220,12 +220,15 @@ static int refuse(const char *tag, uint64_t size_bytes, uint64_t budget_bytes,
     if (figures->option_bytes != UINT64_MAX)
         limit = "TIDEGATE_HOST_BYTES and the memory that is available";
     return tg__fail(TG_EHOSTMEMORY,
-                    "host copies of %s need %" PRIu64 " MiB, and %s leaves %" PRIu64 " MiB", tag,
-                    (size_bytes + (1 << 20) - 1) >> 20, limit, budget_bytes >> 20);
+                    "host copies of %s need %s, and %s leaves %s", tag,
+                    tg__amount(size_bytes).text, limit, tg__amount(budget_bytes).text);
 }
 
 static int take(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
     struct tg__tag_row *row;
+
+    if (!tg__tenant_is_joined(tenant))
+        return tg__fail(TG_EREPLACED, "this process's place in the ledger was given to another");
 
     pthread_mutex_lock(&tenant->own);
     row = tg__tenant_tag(tenant, tag);

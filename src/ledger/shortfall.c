@@ -29,12 +29,8 @@ __attribute__((format(printf, 2, 3))) static void append(struct text *text, cons
         text->length = sizeof text->bytes - 1;
 }
 
-struct amount {
-    char text[24];
-};
-
-static struct amount amount(uint64_t bytes) {
-    struct amount amount;
+struct tg__amount tg__amount(uint64_t bytes) {
+    struct tg__amount amount;
 
     if (bytes >= UINT64_C(1) << 30)
         snprintf(amount.text, sizeof amount.text, "%.1f GiB", (double)bytes / (1 << 30));
@@ -78,7 +74,7 @@ static void append_holders(struct text *text, const struct tg__survey *survey) {
         char name[NAME_BYTES];
         tg__row_name(holding.row, name, sizeof name);
         append(text, "%s%s %.31s %s", before, name, holding.tag->name,
-               amount(holding.size_bytes).text);
+               tg__amount(holding.size_bytes).text);
         before = ", ";
         holding = next_holding(survey, &holding);
     }
@@ -109,13 +105,13 @@ static void fill(struct tg_tenant *tenant, const struct tg__ask *ask,
 
 static void tell_no_fit(struct text *text, const struct tg_tenant *tenant,
                         const struct tg__ask *ask, const struct tg__admit_output *answer) {
-    append(text, "%s needs %s, %s can be had", ask->tag, amount(ask->size_bytes).text,
-           amount(answer->available_bytes).text);
+    append(text, "%s needs %s, %s can be had", ask->tag, tg__amount(ask->size_bytes).text,
+           tg__amount(answer->available_bytes).text);
     append_holders(text, tenant->survey);
     if (answer->orphaned_bytes > 0)
-        append(text, ", of the dead %s", amount(answer->orphaned_bytes).text);
+        append(text, ", of the dead %s", tg__amount(answer->orphaned_bytes).text);
     if (answer->unattributed_bytes > 0)
-        append(text, ", unattributed %s", amount(answer->unattributed_bytes).text);
+        append(text, ", unattributed %s", tg__amount(answer->unattributed_bytes).text);
 }
 
 static void tell_never(struct text *text, const struct tg_tenant *tenant,
@@ -124,8 +120,8 @@ static void tell_never(struct text *text, const struct tg_tenant *tenant,
     const struct tg__claim *self = &survey->claims[survey->self];
 
     append(text, "%s needs %s, more than the device's %s beside the %s that %s holds itself",
-           ask->tag, amount(ask->size_bytes).text, amount(survey->driver.total_bytes).text,
-           amount(self->occupied_bytes + self->reserved_bytes).text, tenant->row.name);
+           ask->tag, tg__amount(ask->size_bytes).text, tg__amount(survey->driver.total_bytes).text,
+           tg__amount(self->occupied_bytes + self->reserved_bytes).text, tenant->row.name);
 }
 
 static void tell_cycle(struct text *text, const struct tg_tenant *tenant,
@@ -139,10 +135,10 @@ static void tell_cycle(struct text *text, const struct tg_tenant *tenant,
     tg__row_name(&survey->rows[answer->other], other_name, sizeof other_name);
     append(text, "%s would wait for ever: %s holds %s and needs %s for %s, %s holds %s and waits "
                  "for %s",
-           ask->tag, self_name, amount(self->occupied_bytes + self->reserved_bytes).text,
-           amount(ask->size_bytes).text, ask->tag, other_name,
-           amount(other->occupied_bytes + other->reserved_bytes).text,
-           amount(other->wait_bytes).text);
+           ask->tag, self_name, tg__amount(self->occupied_bytes + self->reserved_bytes).text,
+           tg__amount(ask->size_bytes).text, ask->tag, other_name,
+           tg__amount(other->occupied_bytes + other->reserved_bytes).text,
+           tg__amount(other->wait_bytes).text);
 }
 
 int tg__shortfall_tell(struct tg_tenant *tenant, const struct tg__ask *ask,

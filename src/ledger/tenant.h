@@ -76,6 +76,12 @@ struct tg__ask {
 int tg__shortfall_tell(struct tg_tenant *tenant, const struct tg__ask *ask,
                        const struct tg__admit_output *answer, int status);
 
+/* "61.0 GiB", "4.5 MiB", "17 bytes". */
+struct tg__amount {
+    char text[24];
+};
+struct tg__amount tg__amount(uint64_t bytes);
+
 /* Whether a name is printable, not empty and short enough. */
 bool tg__ledger_is_name(const char *name, size_t max_bytes);
 

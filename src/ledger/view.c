@@ -7,8 +7,17 @@
 #include "base/error.h"
 #include "ledger/tenant.h"
 
+/* What people are shown has no control characters, whatever the file has. */
+static void copy_text(char *to, const char *from, size_t text_bytes) {
+    memcpy(to, from, text_bytes);
+    for (size_t i = 0; i < text_bytes && to[i] != '\0'; i++) {
+        if (to[i] < ' ' || to[i] > '~')
+            to[i] = '?';
+    }
+}
+
 static void tag_view(const struct tg__tag_row *row, struct tg_tag_view *view) {
-    memcpy(view->name, row->name, sizeof view->name);
+    copy_text(view->name, row->name, sizeof view->name);
     view->occupied_bytes = row->occupied_bytes;
     view->reserved_bytes = row->reserved_bytes;
     view->asleep_bytes = row->asleep_bytes;
@@ -17,14 +26,14 @@ static void tag_view(const struct tg__tag_row *row, struct tg_tag_view *view) {
 
 static void tenant_view(const struct tg__tenant_row *row, struct tg_tenant_view *view) {
     memset(view, 0, sizeof *view);
-    memcpy(view->name, row->name, sizeof view->name);
-    memcpy(view->role, row->role, sizeof view->role);
+    copy_text(view->name, row->name, sizeof view->name);
+    copy_text(view->role, row->role, sizeof view->role);
     view->rank = row->rank;
     view->pid = row->pid;
     view->device = row->device;
     view->is_dead = row->state == TG__ROW_DEAD;
     view->is_waiting = row->is_waiting != 0;
-    memcpy(view->wait_tag, row->wait_tag, sizeof view->wait_tag);
+    copy_text(view->wait_tag, row->wait_tag, sizeof view->wait_tag);
     view->wait_bytes = row->wait_bytes;
     view->wait_since_ns = row->wait_since_ns;
     view->arrival = row->arrival;
@@ -47,7 +56,7 @@ static int read_devices(const struct tg__ledger_body *body, struct tg_node_view 
         if (rc < 0)
             return rc;
         memcpy(device->uuid, row.uuid, sizeof device->uuid);
-        memcpy(device->name, row.name, sizeof device->name);
+        copy_text(device->name, row.name, sizeof device->name);
         device->total_bytes = row.total_bytes;
         device->free_bytes = row.free_bytes;
         device->measured_ns = row.measured_ns;

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random bytes in the ledger's body, under readers and tenants at work: every call returns, no
+ * signal comes, and what is read is terminated, printable and within bounds. The head of the file
+ * has a test of its own (shmgarbage). */
+#include <check.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+
+#include "suite.h"
+#include "tenants.h"
+
+enum { ROUNDS = 60, HEAD_BYTES = 256, FILE_MAX = 1 << 20 };
+
+static char *dir;
+static struct card *card;
+
+static void set_up(void) {
+    dir = make_directory();
+    card = make_card();
+}
+
+static void tear_down(void) {
+    remove_directory(dir);
+}
+
+static uint64_t draw(uint64_t *seed) {
+    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *seed >> 24;
+}
+
+/* Everywhere, or in a few places: then most of the rest still looks right. */
+static void write_garbage(uint64_t *seed, bool is_everywhere) {
+    static unsigned char bytes[FILE_MAX];
+    char path[128];
+    struct stat info;
+    int fd;
+
+    snprintf(path, sizeof path, "%s/ledger", dir);
+    fd = open(path, O_RDWR);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(fstat(fd, &info), 0);
+    ck_assert_int_le(info.st_size, FILE_MAX);
+    ck_assert_int_eq(read(fd, bytes, FILE_MAX), info.st_size);
+    for (int i = 0; i < (is_everywhere ? info.st_size : 2000); i++) {
+        uint64_t at = HEAD_BYTES + draw(seed) % ((uint64_t)info.st_size - HEAD_BYTES);
+        if (is_everywhere && i >= HEAD_BYTES)
+            at = (uint64_t)i;
+        bytes[at] = draw(seed) % 4 == 0 ? 255 : (unsigned char)draw(seed);
+    }
+    ck_assert_int_eq(pwrite(fd, bytes, (size_t)info.st_size, 0), info.st_size);
+    close(fd);
+}
+
+static void ck_text(const char *text, size_t text_bytes) {
+    size_t length = strnlen(text, text_bytes);
+
+    ck_assert_uint_lt(length, text_bytes);
+    for (size_t i = 0; i < length; i++)
+        ck_assert_msg(text[i] >= ' ' && text[i] <= '~', "a reader sees byte %d", text[i]);
+}
+
+static void read_all(struct tg_ledger *ledger) {
+    static struct tg_node_view view;
+
+    if (tg_ledger_read(ledger, &view) != 0)
+        return;
+    ck_assert_uint_le(view.device_count, TG_LEDGER_DEVICES);
+    ck_assert_uint_le(view.tenant_count, TG_LEDGER_TENANTS);
+    for (uint32_t i = 0; i < view.device_count; i++)
+        ck_text(view.devices[i].name, sizeof view.devices[i].name);
+    for (uint32_t i = 0; i < view.tenant_count; i++) {
+        const struct tg_tenant_view *tenant = &view.tenants[i];
+        ck_text(tenant->name, sizeof tenant->name);
+        ck_text(tenant->role, sizeof tenant->role);
+        ck_text(tenant->wait_tag, sizeof tenant->wait_tag);
+        ck_assert_uint_lt(tenant->device, TG_LEDGER_DEVICES);
+        ck_assert_uint_le(tenant->is_dead, 1);
+        ck_assert_uint_le(tenant->is_waiting, 1);
+        ck_assert_uint_le(tenant->tag_count, TG_TENANT_TAGS);
+        for (uint32_t k = 0; k < tenant->tag_count; k++)
+            ck_text(tenant->tags[k].name, sizeof tenant->tags[k].name);
+    }
+}
+
+/* Their answers may be anything: they must come. */
+static void use(struct tg_tenant *tenant) {
+    struct tg_shortfall shortfall;
+    int status = tg_tenant_reserve(tenant, "tag", GIB, 0);
+
+    status |= tg_tenant_reserve(tenant, "tag", 90 * GIB, 2);
+    tg_tenant_commit(tenant, "tag", GIB, 0);
+    tg_tenant_shortfall(tenant, &shortfall);
+    tg_tenant_give(tenant, "tag", GIB, GIB);
+    tg_tenant_forget(tenant, "tag", GIB);
+    tg_tenant_cancel(tenant, "tag", 90 * GIB);
+    status |= tg_tenant_host_reserve(tenant, "tag", 4096);
+    tg_tenant_host_give(tenant, "tag", 4096, 0);
+    status |= tg_tenant_check(tenant);
+    (void)status;
+}
+
+START_TEST(garbage_is_survived) {
+    uint64_t seed = (uint64_t)_i + 1;
+    struct tg_ledger *ledger = open_ledger(), *reader = NULL;
+    struct tg_tenant *tenant = join(ledger, card, "one"), *late = NULL;
+    struct tg_tenant_params params = on_card(card, "late");
+
+    ck_ok(tg_ledger_open_reader(NULL, &reader));
+    use(tenant);
+    write_garbage(&seed, _i % 3 == 0);
+    read_all(reader);
+    use(tenant);
+    read_all(reader);
+    write_garbage(&seed, false);
+    if (tg_ledger_join(ledger, &params, &late) == 0) {
+        write_garbage(&seed, false);
+        use(late);
+        tg_tenant_leave(late);
+    }
+    read_all(reader);
+    tg_tenant_leave(tenant);
+    tg_ledger_close(reader);
+    tg_ledger_close(ledger);
+}
+END_TEST
+
+int main(void) {
+    TCase *cases = tcase_create("ledgergarbage");
+
+    tcase_set_timeout(cases, 60);
+    tcase_add_checked_fixture(cases, set_up, tear_down);
+    tcase_add_loop_test(cases, garbage_is_survived, 0, ROUNDS);
+    return suite_run("ledgergarbage", cases);
+}
