@@ -139,6 +139,16 @@ TG_API TG_MUST_USE int tg_tenant_check(struct tg_tenant *tenant);
  * at once; -EINVAL; TG_EFULL (more tags than fit). Cost: about 1 µs when nobody waits. */
 TG_API TG_MUST_USE int tg_tenant_reserve(struct tg_tenant *tenant, const char *tag,
                                          uint64_t size_bytes, uint32_t wait_ms);
+/* The same for several tags as one request: all of it or nothing, so that two who need several tags
+ * each do not take half and wait for the other half. count: 1 to TG_TENANT_TAGS. The wait and the
+ * sentence name the largest share's tag. */
+struct tg_share {
+    const char *tag;
+    uint64_t size_bytes;
+};
+TG_API TG_MUST_USE int tg_tenant_reserve_all(struct tg_tenant *tenant,
+                                             const struct tg_share *shares, uint32_t count,
+                                             uint32_t wait_ms);
 TG_API void tg_tenant_shortfall(const struct tg_tenant *tenant, struct tg_shortfall *shortfall);
 /* What was reserved is now occupied; the asleep bytes of the tag shrink by `woken_bytes`. Cannot
  * fail: a store in the tenant's own slot. */

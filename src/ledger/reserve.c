@@ -2,6 +2,7 @@
 /* Reserving: ask the driver, look at everybody under the lock, let admission decide, and if it says
  * so wait for a change and do it all again. */
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -17,14 +18,38 @@ enum { GRANTED = 1, TRY_SETTLED, TRY_AGAIN };
 /* So often the driver is asked anew since others commit meanwhile. */
 enum { ASK_AGAIN = 3 };
 
-static int check_ask(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
-    if (tenant == NULL)
-        return tg__fail(-EINVAL, "only a tenant can reserve: join the ledger first");
-    if (!tg__ledger_is_name(tag, TG_TAG_NAME_BYTES))
+static int check_share(const struct tg_share *share) {
+    if (!tg__ledger_is_name(share->tag, TG_TAG_NAME_BYTES))
         return tg__fail(-EINVAL, "a tag's name is 1 to %d printable ASCII characters",
                         TG_TAG_NAME_BYTES - 1);
-    if (size_bytes == 0)
-        return tg__fail(-EINVAL, "0 bytes cannot be reserved for %s", tag);
+    if (share->size_bytes == 0)
+        return tg__fail(-EINVAL, "0 bytes cannot be reserved for %s", share->tag);
+    return 0;
+}
+
+/* Checks the shares and adds them up. */
+static int fill_ask(struct tg_tenant *tenant, struct tg__ask *ask) {
+    uint64_t largest_bytes = 0;
+
+    if (tenant == NULL)
+        return tg__fail(-EINVAL, "only a tenant can reserve: join the ledger first");
+    if (ask->shares == NULL || ask->count == 0 || ask->count > TG_TENANT_TAGS)
+        return tg__fail(-EINVAL, "a request is for 1 to %d tags, not %" PRIu32, TG_TENANT_TAGS,
+                        ask->count);
+    for (uint32_t i = 0; i < ask->count; i++) {
+        const struct tg_share *share = &ask->shares[i];
+        int rc = check_share(share);
+
+        if (rc < 0)
+            return rc;
+        ask->size_bytes = share->size_bytes > UINT64_MAX - ask->size_bytes
+                              ? UINT64_MAX
+                              : ask->size_bytes + share->size_bytes;
+        if (share->size_bytes > largest_bytes) {
+            largest_bytes = share->size_bytes;
+            ask->tag = share->tag;
+        }
+    }
     return tg__shmfile_check(tenant->ledger->file, false);
 }
 
@@ -143,14 +168,30 @@ static void wait_note(struct tg_tenant *tenant, const struct tg__ask *ask) {
     tg__tenant_publish(tenant);
 }
 
+/* Places for all tags, or none is taken: rows without bytes are no tags. */
+static bool find_places(struct tg_tenant *tenant, const struct tg__ask *ask,
+                        struct tg__tag_row **places) {
+    uint32_t count_before = tenant->row.tag_count;
+
+    for (uint32_t i = 0; i < ask->count; i++) {
+        places[i] = tg__tenant_tag(tenant, ask->shares[i].tag);
+        if (places[i] == NULL) {
+            tenant->row.tag_count = count_before;
+            return false;
+        }
+    }
+    return true;
+}
+
 static int grant(struct tg_tenant *tenant, const struct tg__ask *ask) {
-    struct tg__tag_row *tag = tg__tenant_tag(tenant, ask->tag);
+    struct tg__tag_row *places[TG_TENANT_TAGS];
     bool was_waiting = ask->deadline_ns != 0 && tenant->row.is_waiting;
 
-    if (tag == NULL)
+    if (!find_places(tenant, ask, places))
         return tg__fail(TG_EFULL, "the ledger has places for %d tags of a tenant: none for %s",
                         TG_TENANT_TAGS, ask->tag);
-    tag->reserved_bytes += ask->size_bytes;
+    for (uint32_t i = 0; i < ask->count; i++)
+        places[i]->reserved_bytes += ask->shares[i].size_bytes;
     tenant->shortfall.status = 0;
     if (was_waiting)
         wait_clear(&tenant->row);
@@ -324,11 +365,11 @@ static void end_turn(struct tg_tenant *tenant) {
         tg__shm_wake(&tenant->turn);
 }
 
-int tg_tenant_reserve(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
-                      uint32_t wait_ms) {
-    struct tg__ask ask = {.tag = tag, .size_bytes = size_bytes};
+int tg_tenant_reserve_all(struct tg_tenant *tenant, const struct tg_share *shares, uint32_t count,
+                          uint32_t wait_ms) {
+    struct tg__ask ask = {.shares = shares, .count = count};
     uint64_t deadline_ns = tg__clock_ns() + wait_ms * TG__NS_PER_MS;
-    int rc = check_ask(tenant, tag, size_bytes);
+    int rc = fill_ask(tenant, &ask);
 
     if (rc < 0)
         return rc;
@@ -340,6 +381,13 @@ int tg_tenant_reserve(struct tg_tenant *tenant, const char *tag, uint64_t size_b
     rc = reserve_waiting(tenant, &ask);
     end_turn(tenant);
     return rc;
+}
+
+int tg_tenant_reserve(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
+                      uint32_t wait_ms) {
+    const struct tg_share share = {.tag = tag, .size_bytes = size_bytes};
+
+    return tg_tenant_reserve_all(tenant, &share, 1, wait_ms);
 }
 
 /* In a forked child a thread that is not there may hold the mutex. */

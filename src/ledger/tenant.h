@@ -66,8 +66,10 @@ void tg__device_wake(struct tg__device_slot *device);
 
 /* What is asked for. */
 struct tg__ask {
-    const char *tag;
-    uint64_t size_bytes;
+    const struct tg_share *shares;
+    uint32_t count;
+    const char *tag;      /* of the largest share */
+    uint64_t size_bytes;  /* all shares */
     uint64_t deadline_ns; /* 0: it may not wait */
 };
 

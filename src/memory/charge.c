@@ -31,8 +31,27 @@ int tg__charge_reserve(struct tg_tag *tag, uint64_t size_bytes, uint32_t wait_ms
                           tg_tenant_reserve(memory->tenant, tag->name, size_bytes, wait_ms));
 }
 
+int tg__charge_reserve_all(struct tg_memory *memory, const struct tg_tag *chosen,
+                           uint32_t wait_ms) {
+    struct tg_share shares[TG_TENANT_TAGS];
+    uint32_t count = 0;
+
+    if (atomic_load(&memory->is_alone))
+        return 0;
+    for (const struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        if (tag->reserved_bytes == 0)
+            continue;
+        if (count == TG_TENANT_TAGS)
+            return tg__fail(TG_EFULL, "at most %d tags with memory wake at once", TG_TENANT_TAGS);
+        shares[count++] = (struct tg_share){.tag = tag->name, .size_bytes = tag->reserved_bytes};
+    }
+    if (count == 0)
+        return 0;
+    return detach_if_lost(memory, tg_tenant_reserve_all(memory->tenant, shares, count, wait_ms));
+}
+
 void tg__charge_commit(struct tg_tag *tag, uint64_t size_bytes, uint64_t woken_bytes) {
-    if (!atomic_load(&tag->memory->is_alone) && size_bytes > 0)
+    if (!atomic_load(&tag->memory->is_alone) && (size_bytes > 0 || woken_bytes > 0))
         tg_tenant_commit(tag->memory->tenant, tag->name, size_bytes, woken_bytes);
 }
 

@@ -110,7 +110,8 @@ struct tg_tag {
 
     /* A wake between try and end: */
     struct tg__plots fresh;
-    uint64_t reserved_bytes;
+    uint64_t reserved_bytes; /* until all is created; */
+    uint64_t tried_bytes;    /* then these are occupied */
 };
 
 struct tg_memory {
@@ -249,6 +250,9 @@ int tg__copy_verify(struct tg_tag *tag);
 
 int tg__charge_check(struct tg_memory *memory);
 int tg__charge_reserve(struct tg_tag *tag, uint64_t size_bytes, uint32_t wait_ms);
+/* The reserved_bytes of all chosen tags, as one request. */
+int tg__charge_reserve_all(struct tg_memory *memory, const struct tg_tag *chosen,
+                           uint32_t wait_ms);
 void tg__charge_commit(struct tg_tag *tag, uint64_t size_bytes, uint64_t woken_bytes);
 void tg__charge_cancel(struct tg_tag *tag, uint64_t size_bytes);
 void tg__charge_give(struct tg_tag *tag, uint64_t size_bytes, uint64_t asleep_bytes);

@@ -40,20 +40,19 @@ static int plan(struct tg_tag *chosen, uint64_t *planned_bytes) {
     return 0;
 }
 
-/* One reservation for each tag, in the order of opening; undo takes back what was got. */
-static int reserve(struct tg_tag *chosen, uint64_t deadline_ns) {
-    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
-        uint64_t size_bytes = 0;
-        int rc;
+/* All tags in one request: two that took a tag each and waited for the next would wait for each
+ * other. */
+static int reserve(struct tg_memory *memory, struct tg_tag *chosen, uint64_t deadline_ns) {
+    int rc;
 
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
         for (size_t i = 0; i < tag->fresh.count; i++)
-            size_bytes += tg__plots_range(&tag->fresh, i)->size_bytes;
-        rc = tg__charge_reserve(tag, size_bytes, tg__ms_left(deadline_ns));
-        if (rc != 0)
-            return rc;
-        tag->reserved_bytes = size_bytes;
+            tag->reserved_bytes += tg__plots_range(&tag->fresh, i)->size_bytes;
     }
-    return 0;
+    rc = tg__charge_reserve_all(memory, chosen, tg__ms_left(deadline_ns));
+    for (struct tg_tag *tag = chosen; tag != NULL && rc != 0; tag = tag->next_chosen)
+        tag->reserved_bytes = 0;
+    return rc;
 }
 
 /* ---- create, map ----------------------------------------------------------------------------- */
@@ -175,8 +174,11 @@ static void let_fresh_go(struct tg_tag *tag) {
             continue;
         }
         if (chunk->handle != 0) {
-            tg__charge_commit(tag, chunk->range.size_bytes, 0);
-            tag->reserved_bytes -= tag->reserved_bytes > 0 ? chunk->range.size_bytes : 0;
+            if (tag->reserved_bytes > 0) {
+                tg__charge_commit(tag, chunk->range.size_bytes, 0);
+                tag->reserved_bytes -= chunk->range.size_bytes;
+            }
+            tag->tried_bytes -= tag->tried_bytes > 0 ? chunk->range.size_bytes : 0;
             tag->chunk_bytes += chunk->range.size_bytes;
             chunk->is_charged = true;
         }
@@ -184,7 +186,8 @@ static void let_fresh_go(struct tg_tag *tag) {
     }
     tg__plots_free(&tag->fresh);
     tg__charge_cancel(tag, tag->reserved_bytes);
-    tag->reserved_bytes = 0;
+    tg__charge_give(tag, tag->tried_bytes, 0);
+    tag->reserved_bytes = tag->tried_bytes = 0;
     tag->state = TG_TAG_ASLEEP;
 }
 
@@ -201,8 +204,8 @@ static void undo(struct tg_memory *memory, struct tg_tag *chosen) {
 
 /* With lock. */
 static void publish_tag(struct tg_tag *tag) {
-    tg__charge_commit(tag, tag->reserved_bytes, tag->reserved_bytes);
-    tag->reserved_bytes = 0;
+    tg__charge_commit(tag, 0, tag->tried_bytes);
+    tag->tried_bytes = 0;
     if (tag->fresh.count > 0) {
         for (size_t i = 0; i < tag->fresh.count; i++) {
             struct tg__chunk *chunk = tag->fresh.items[i];
@@ -273,6 +276,16 @@ static void report_gain(struct tg__report *report, const struct tg_tag *chosen) 
     }
 }
 
+/* The memory is there now, and so occupied, however long the end lets wait: as only reserved it
+ * would be counted a second time beside what the driver shows as used. */
+static void commit(struct tg_tag *chosen) {
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        tg__charge_commit(tag, tag->reserved_bytes, 0);
+        tag->tried_bytes = tag->reserved_bytes;
+        tag->reserved_bytes = 0;
+    }
+}
+
 static int wake_chosen(struct tg__report *report, struct tg_tag *chosen, uint64_t deadline_ns) {
     struct tg_memory *memory = report->memory;
     struct tg_receipt *receipt = report->receipt;
@@ -280,7 +293,7 @@ static int wake_chosen(struct tg__report *report, struct tg_tag *chosen, uint64_
 
     tg__report_mark(report, &receipt->map_ns);
     if (rc == 0)
-        rc = reserve(chosen, deadline_ns);
+        rc = reserve(memory, chosen, deadline_ns);
     tg__report_mark(report, &receipt->wait_ns);
     if (rc == 0)
         rc = back(report, chosen, deadline_ns);
@@ -293,6 +306,7 @@ static int wake_chosen(struct tg__report *report, struct tg_tag *chosen, uint64_
         undo(memory, chosen);
         return rc;
     }
+    commit(chosen);
     report_gain(report, chosen);
     memory->chosen = chosen;
     memory->is_tried = true;

@@ -138,6 +138,36 @@ START_TEST(the_impossible_is_told_at_once) {
 }
 END_TEST
 
+/* Each needs two tags, and there is room for one tag of each: nobody takes half and waits. */
+START_TEST(all_tags_are_one_request) {
+    struct actor holder, actors[2];
+    int first;
+
+    stage_open();
+    holder = start("holder", 3);
+    for (int i = 0; i < 2; i++) {
+        actors[i] = start(i == 0 ? "first" : "second", (uint64_t)i);
+        actor_must(&actors[i], order_make(ORDER_ALLOC, "weights", 40 * MIB, 0));
+        actor_must(&actors[i], order_make(ORDER_ALLOC, "kv_cache", 46 * MIB, 0));
+        actor_must(&actors[i], order_make(ORDER_SLEEP, "", 0, 5000));
+    }
+    actor_must(&holder, order_make(ORDER_RESERVE, "weights", 60 * MIB, 0));
+    for (int i = 0; i < 2; i++)
+        actor_order(&actors[i], order_make(ORDER_WAKE, "", 0, 20000));
+    stage_rest_ms(30);
+    ck_assert_uint_eq(stage_taken("first") + stage_taken("second"), 0);
+    actor_must(&holder, order_make(ORDER_CANCEL, "weights", 60 * MIB, 0));
+    first = actor_first(actors, 2, 20000);
+    ck_assert_int_eq(actor_answer(&actors[first], 0).status, 0);
+    actor_must(&actors[first], order_make(ORDER_SLEEP, "", 0, 5000));
+    ck_assert_int_eq(actor_answer(&actors[1 - first], 20000).status, 0);
+    actor_leave(&holder);
+    actor_leave(&actors[0]);
+    actor_leave(&actors[1]);
+    stage_close();
+}
+END_TEST
+
 /* The two halves of a wake: not published, it is as if it had not been. */
 START_TEST(a_wake_can_be_taken_back) {
     struct actor actor;
@@ -148,6 +178,7 @@ START_TEST(a_wake_can_be_taken_back) {
     actor_must(&actor, order_make(ORDER_ALLOC, "weights", 30 * MIB, 0));
     actor_must(&actor, order_make(ORDER_SLEEP, "", 0, 5000));
     actor_must(&actor, order_make(ORDER_WAKE_TRY, "", 0, 5000));
+    ck_assert_uint_eq(stage_taken(NULL), 30 * MIB);
     actor_must(&actor, end);
     ck_assert_uint_eq(stage_taken(NULL), 0);
     ck_assert_uint_eq(stage_used(uri), 0);
@@ -169,6 +200,7 @@ int main(void) {
     tcase_add_test(cases, eight_take_turns);
     tcase_add_test(cases, what_does_not_fit_is_named_and_changes_nothing);
     tcase_add_test(cases, the_impossible_is_told_at_once);
+    tcase_add_test(cases, all_tags_are_one_request);
     tcase_add_test(cases, a_wake_can_be_taken_back);
     return suite_run("turns", cases);
 }
