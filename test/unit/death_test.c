@@ -174,8 +174,7 @@ START_TEST(a_dead_waiter_holds_nobody_up) {
 
     ck_ok(take(holder, card, 0, 50 * GIB, 0));
     child = start(wait_for_all, (void *)"first");
-    await_waiter(ledger, "first");
-    ck_assert_int_eq(tg_tenant_reserve(next, "a", GIB, 1), TG_ENOFIT); /* stands behind it */
+    await_waiter(ledger, "first", 60000);
     kill_and_finish(&child);
     ck_ok(tg_tenant_reserve(next, "a", GIB, 60000));
     ck_assert_ptr_null(look_at(ledger, "first"));

@@ -105,9 +105,8 @@ static inline const struct tg_node_view *look(struct tg_ledger *ledger) {
 }
 
 /* NULL: no such tenant. */
-static inline const struct tg_tenant_view *look_at(struct tg_ledger *ledger, const char *name) {
-    const struct tg_node_view *view = look(ledger);
-
+static inline const struct tg_tenant_view *tenant_in(const struct tg_node_view *view,
+                                                     const char *name) {
     for (uint32_t i = 0; i < view->tenant_count; i++) {
         if (strcmp(view->tenants[i].name, name) == 0)
             return &view->tenants[i];
@@ -115,8 +114,8 @@ static inline const struct tg_tenant_view *look_at(struct tg_ledger *ledger, con
     return NULL;
 }
 
-static inline void rest_ms(unsigned ms) {
-    usleep(ms * 1000);
+static inline const struct tg_tenant_view *look_at(struct tg_ledger *ledger, const char *name) {
+    return tenant_in(look(ledger), name);
 }
 
 static inline uint64_t now_ms(void) {
@@ -126,14 +125,15 @@ static inline uint64_t now_ms(void) {
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* Until the tenant waits. */
-static inline void await_waiter(struct tg_ledger *ledger, const char *name) {
+/* Until the tenant waits, or so long. */
+static inline void await_waiter(struct tg_ledger *ledger, const char *name, unsigned wait_ms) {
+    uint64_t until_ms = now_ms() + wait_ms;
     const struct tg_tenant_view *tenant;
 
     do {
         usleep(200);
         tenant = look_at(ledger, name);
-    } while (tenant == NULL || !tenant->is_waiting);
+    } while ((tenant == NULL || !tenant->is_waiting) && now_ms() < until_ms);
 }
 
 #endif

@@ -103,34 +103,50 @@ END_TEST
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-START_TEST(three_are_served_as_they_came) {
-    struct tg_ledger *ledger = open_ledger();
-    struct tg_tenant *holder = join(ledger, card, "holder");
+/* The second fits at once and stands behind the first; the third behind both. On a machine so busy
+ * that the first does not run for 30 ms it is passed, and rightly: false, to be tried again. */
+static bool three_come(struct tg_ledger *ledger, struct tg_tenant *holder) {
     struct actor actors[3] = {{"first", 1, 0, 60 * GIB, FOR_EVER_MS},
                               {"second", 2, 0, 30 * GIB, FOR_EVER_MS},
                               {"third", 3, 0, 60 * GIB, FOR_EVER_MS}};
     struct child children[3];
+    const struct tg_tenant_view *first, *second, *third;
+    const struct tg_node_view *view;
+    bool is_in_order;
 
     ck_ok(take(holder, card, 0, 60 * GIB, 0));
     for (int i = 0; i < 3; i++) {
         children[i] = start_actor(&actors[i]);
         let_go_on(&children[i]);
-        await_waiter(ledger, actors[i].name);
+        await_waiter(ledger, actors[i].name, i == 1 ? 100 : FOR_EVER_MS);
     }
-    ck_assert_uint_lt(look_at(ledger, "first")->arrival, look_at(ledger, "second")->arrival);
-    ck_assert_uint_lt(look_at(ledger, "second")->arrival, look_at(ledger, "third")->arrival);
-    ck_assert_str_eq(look_at(ledger, "third")->wait_tag, "tag");
-    ck_assert_uint_eq(look_at(ledger, "third")->wait_bytes, 60 * GIB);
-    /* There are 40 GiB: the second fits, and stands behind the first. */
-    ck_assert_uint_eq(look_at(ledger, "second")->is_waiting, 1);
+    view = look(ledger);
+    first = tenant_in(view, "first");
+    second = tenant_in(view, "second");
+    third = tenant_in(view, "third");
+    is_in_order = first->is_waiting && second->is_waiting && third->is_waiting &&
+                  first->arrival < second->arrival && second->arrival < third->arrival;
+    ck_assert_str_eq(third->wait_tag, "tag");
+    ck_assert_uint_eq(third->wait_bytes, 60 * GIB);
     put_back(holder, card, 0, 60 * GIB);
     ck_assert_int_eq(hear_status(&children[0]), 0);
     ck_assert_int_eq(hear_status(&children[1]), 0);
-    ck_assert_uint_eq(look_at(ledger, "third")->is_waiting, 1);
-    ck_assert_int_eq(finish(&children[0]), 0);
-    ck_assert_int_eq(hear_status(&children[2]), 0);
-    ck_assert_int_eq(finish(&children[1]), 0);
-    ck_assert_int_eq(finish(&children[2]), 0);
+    is_in_order &= look_at(ledger, "third")->is_waiting;
+    for (int i = 0; i < 3; i++) {
+        if (i == 2)
+            ck_assert_int_eq(hear_status(&children[i]), 0);
+        ck_assert_int_eq(finish(&children[i]), 0);
+    }
+    return is_in_order;
+}
+
+START_TEST(three_are_served_as_they_came) {
+    struct tg_ledger *ledger = open_ledger();
+    struct tg_tenant *holder = join(ledger, card, "holder");
+    int tries = 0;
+
+    while (!three_come(ledger, holder))
+        ck_assert_int_lt(++tries, 10);
     tg_tenant_leave(holder);
     tg_ledger_close(ledger);
 }
@@ -147,9 +163,9 @@ START_TEST(a_waiter_that_gives_up_lets_the_next_go) {
     first = start_actor(&big);
     second = start_actor(&small);
     let_go_on(&first);
-    await_waiter(ledger, "big");
+    await_waiter(ledger, "big", FOR_EVER_MS);
     let_go_on(&second);
-    await_waiter(ledger, "small");
+    await_waiter(ledger, "small", 100);
     ck_assert_int_eq(hear_status(&first), TG_ENOFIT);
     ck_assert_int_eq(hear_status(&second), 0);
     ck_assert_int_eq(finish(&first), 0);
@@ -166,7 +182,7 @@ START_TEST(a_holder_passes_who_needs_its_bytes) {
     struct child first = start_actor(&holder), second = start_actor(&waiter);
 
     let_go_on(&second);
-    await_waiter(ledger, "waiter");
+    await_waiter(ledger, "waiter", FOR_EVER_MS);
     let_go_on(&first);
     ck_assert_int_eq(hear_status(&first), 0);
     ck_assert_uint_eq(look_at(ledger, "waiter")->is_waiting, 1);
@@ -186,7 +202,7 @@ START_TEST(who_closes_a_ring_is_told_so) {
 
     ck_ok(take(trainer, card, 0, 30 * GIB, 0));
     let_go_on(&child);
-    await_waiter(ledger, "rollout");
+    await_waiter(ledger, "rollout", FOR_EVER_MS);
     ck_assert_int_eq(tg_tenant_reserve(trainer, "grads", 40 * GIB, FOR_EVER_MS), TG_ECYCLE);
     ck_says("trainer holds 30.0 GiB");
     ck_says("rollout holds 40.0 GiB");
@@ -230,7 +246,7 @@ START_TEST(what_a_foreign_program_frees_is_seen) {
 
     atomic_store(&card->foreign_bytes, 60 * GIB);
     let_go_on(&child);
-    await_waiter(ledger, "waiter");
+    await_waiter(ledger, "waiter", FOR_EVER_MS);
     atomic_store(&card->foreign_bytes, 0);
     ck_assert_int_eq(hear_status(&child), 0);
     ck_assert_int_eq(finish(&child), 0);
@@ -245,7 +261,7 @@ START_TEST(a_gauge_that_breaks_ends_the_wait) {
 
     atomic_store(&card->foreign_bytes, 60 * GIB);
     let_go_on(&child);
-    await_waiter(ledger, "waiter");
+    await_waiter(ledger, "waiter", FOR_EVER_MS);
     atomic_store(&card->status, TG_EBROKEN);
     ck_assert_int_eq(hear_status(&child), TG_EBROKEN);
     ck_assert_uint_eq(look_at(ledger, "waiter")->is_waiting, 0);
@@ -292,7 +308,7 @@ START_TEST(a_stopped_waiter_holds_nobody_up) {
 
     ck_ok(take(holder, card, 0, 50 * GIB, 0));
     let_go_on(&child);
-    await_waiter(ledger, "first");
+    await_waiter(ledger, "first", FOR_EVER_MS);
     stop(&child);
     began_ms = now_ms();
     ck_ok(tg_tenant_reserve(next, "a", 20 * GIB, FOR_EVER_MS));
@@ -393,7 +409,7 @@ START_TEST(a_waiting_thread_keeps_no_other) {
 
     ck_ok(take(holder, card, 0, 60 * GIB, 0));
     ck_assert_int_eq(pthread_create(&thread, NULL, wait_long, waiter), 0);
-    await_waiter(ledger, "waiter");
+    await_waiter(ledger, "waiter", FOR_EVER_MS);
     ck_assert_int_eq(tg_tenant_reserve(waiter, "short", 50 * GIB, 50), TG_ENOFIT);
     ck_says("holder tag 60.0 GiB");
     ck_ok(tg_tenant_reserve(waiter, "short", 10 * GIB, 0));
