@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The decision: the two views, then never, cycle, and who came earlier. Pure; its rules stand in
+ * admit.h, the reasons in doc/design/ledger.md. Figures may be garbage: sums and differences stop
+ * at both ends. */
 #include "ledger/admit.h"
 
 #include <stdbool.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The system's figures of host memory, and what tenants reserve of it. Reads /proc and the cgroups'
+ * files anew at each reservation: limits change while programs run. */
 #include "ledger/hostbudget.h"
 
 #include <errno.h>

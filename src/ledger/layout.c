@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The body's format word, and reading what others wrote without believing it: after this, counts
+ * and indices are within bounds, texts end, and sums do not wrap. */
 #include "ledger/layout.h"
 
 #include <stddef.h>
