@@ -60,6 +60,8 @@ void __real_tg__shm_store(_Atomic uint64_t *word, uint64_t value);
 void __wrap_tg__shm_store(_Atomic uint64_t *word, uint64_t value);
 void __real_tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
 void __wrap_tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
+void __real_tg__shm_add(_Atomic uint64_t *word, uint64_t more);
+void __wrap_tg__shm_add(_Atomic uint64_t *word, uint64_t more);
 void __real_tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
 void __wrap_tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
 
@@ -87,6 +89,13 @@ void __wrap_tg__shm_store32(_Atomic uint32_t *word, uint32_t value) {
     bool is_the_one = before_store();
 
     __real_tg__shm_store32(word, value);
+    after_store(is_the_one);
+}
+
+void __wrap_tg__shm_add(_Atomic uint64_t *word, uint64_t more) {
+    bool is_the_one = before_store();
+
+    __real_tg__shm_add(word, more);
     after_store(is_the_one);
 }
 
