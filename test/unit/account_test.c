@@ -227,6 +227,37 @@ START_TEST(the_seventeenth_tag_finds_no_place) {
 }
 END_TEST
 
+START_TEST(several_tags_are_had_together_or_not_at_all) {
+    struct tg_ledger *ledger = open_ledger();
+    struct tg_tenant *one = join(ledger, card, "one");
+    struct tg_share shares[TG_TENANT_TAGS + 1] = {{"a", 60 * GIB}, {"b", 41 * GIB}};
+    char names[TG_TENANT_TAGS][8];
+
+    ck_assert_int_eq(tg_tenant_reserve_all(one, shares, 2, 0), TG_ENEVERFITS);
+    shares[1].size_bytes = 0;
+    ck_assert_int_eq(tg_tenant_reserve_all(one, shares, 2, 0), -EINVAL);
+    shares[1].size_bytes = UINT64_MAX;
+    ck_assert_int_eq(tg_tenant_reserve_all(one, shares, 2, 0), TG_ENEVERFITS);
+    ck_assert_int_eq(tg_tenant_reserve_all(one, shares, 0, 0), -EINVAL);
+    ck_assert_int_eq(tg_tenant_reserve_all(one, shares, TG_TENANT_TAGS + 1, 0), -EINVAL);
+    ck_assert_uint_eq(look_at(ledger, "one")->tag_count, 0);
+    shares[1].size_bytes = 40 * GIB;
+    ck_ok(tg_tenant_reserve_all(one, shares, 2, 0));
+    ck_tag(ledger, "a", 60 * GIB, 0, 0, 0);
+    ck_tag(ledger, "b", 40 * GIB, 0, 0, 0);
+    tg_tenant_cancel(one, "a", 60 * GIB);
+    for (int i = 0; i < TG_TENANT_TAGS; i++) {
+        snprintf(names[i], sizeof names[i], "tag %d", i);
+        shares[i] = (struct tg_share){names[i], 1};
+    }
+    ck_assert_int_eq(tg_tenant_reserve_all(one, shares, TG_TENANT_TAGS, 0), TG_EFULL);
+    ck_ok(tg_tenant_reserve(one, "c", 1, 0));
+    ck_assert_uint_eq(look_at(ledger, "one")->tag_count, 2);
+    tg_tenant_leave(one);
+    tg_ledger_close(ledger);
+}
+END_TEST
+
 START_TEST(the_sixty_fifth_tenant_finds_no_place) {
     struct tg_ledger *ledger = open_ledger();
     struct tg_tenant *tenants[TG_LEDGER_TENANTS], *more = NULL;
@@ -420,6 +451,7 @@ int main(void) {
     tcase_add_test(cases, bad_parameters_join_nothing);
     tcase_add_test(cases, bad_requests_change_nothing);
     tcase_add_test(cases, the_seventeenth_tag_finds_no_place);
+    tcase_add_test(cases, several_tags_are_had_together_or_not_at_all);
     tcase_add_test(cases, the_sixty_fifth_tenant_finds_no_place);
     tcase_add_test(cases, the_seventeenth_device_finds_no_place);
     tcase_add_test(cases, what_is_missing_is_named);
