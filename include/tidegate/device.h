@@ -61,7 +61,8 @@ struct tg_device_ops {
     int (*unreserve)(struct tg_device *device, uint64_t addr, uint64_t size_bytes);
 
     /* A new chunk of zeroed memory, mapped nowhere; *chunk is never 0. flags: enum tg_chunk_flags.
-     * Errors: TG_EDEVICEMEMORY when the device has not that much free. */
+     * Errors: TG_EDEVICEMEMORY when the device has not that much free; TG_EHELD (host: a process
+     * that is stopped holds the capacity's lock). */
     int (*create)(struct tg_device *device, uint64_t size_bytes, uint32_t flags, uint64_t *chunk);
     /* Gives the handle up. The memory is free when no process holds a handle or a mapping of it. */
     int (*release)(struct tg_device *device, uint64_t chunk);
@@ -75,7 +76,8 @@ struct tg_device_ops {
     int (*unmap)(struct tg_device *device, uint64_t addr, uint64_t size_bytes);
 
     /* Copies between device and host memory or within the device, in the order of `queue`. Any size
-     * but 0, any alignment. Returns before it is done; both sides stay as they are until it is. */
+     * but 0, any alignment. Returns before it is done; both sides stay as they are until it is. A
+     * full queue makes the caller wait. Errors: TG_EBUSY (host: it is full and hangs), -EAGAIN. */
     int (*copy)(struct tg_device *device, void *to, const void *from, uint64_t size_bytes,
                 struct tg_queue *queue);
     /* Sets size_bytes at addr (any alignment) to `byte`, in the order of `queue`. */

@@ -282,7 +282,11 @@ START_TEST(pinned_is_exactly_the_same_range) {
     ck_assert_fails(ops->pin(device, memory + 4096, 4096, 0), -EINVAL);
     ck_assert_ok(ops->pin(device, memory + 2 * 4096, 4096, 1));
     ck_assert_ok(ops->pin(device, memory, 2 * 4096, 0));
+    ck_assert_fails(ops->pin(device, memory + 4096, 2 * 4096, 1), -EINVAL);
+    ck_assert_fails(ops->pin(device, memory, 4 * 4096, 1), -EINVAL);
     ck_assert_fails(ops->pin(device, memory, 2 * 4096, 0), -EINVAL);
+    ck_assert_ok(ops->pin(device, memory, 2 * 4096, 1));
+    ck_assert_ok(ops->pin(device, memory, 2 * 4096, 0));
     ck_assert_ok(ops->pin(device, memory + 2 * 4096, 4096, 0));
 }
 END_TEST

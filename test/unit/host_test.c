@@ -3,6 +3,7 @@
  * child has. What it does between processes is in hostshare_test.c. */
 #include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -243,6 +244,16 @@ static uint64_t blocked_signals(const char *task) {
     return mask;
 }
 
+static int count_threads(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    int count = 0;
+
+    while (readdir(tasks) != NULL)
+        count++;
+    closedir(tasks);
+    return count - 2; /* "." and ".." */
+}
+
 START_TEST(threads_come_late_and_take_no_signals) {
     struct tg_device *device = open_device("host:capacity=8MiB");
     static char memory[1];
@@ -250,14 +261,10 @@ START_TEST(threads_come_late_and_take_no_signals) {
     DIR *tasks;
     int count = 0;
 
-    tasks = opendir("/proc/self/task");
-    while (readdir(tasks) != NULL)
-        count++;
-    ck_assert_int_eq(count, 3); /* ".", ".." and this one */
+    ck_assert_int_eq(count_threads(), 1);
     ck_assert_ok(tg_device_ops(device)->copy(device, memory, "a", 1, NULL));
     device_settle(device);
-    count = 0;
-    rewinddir(tasks);
+    tasks = opendir("/proc/self/task");
     while ((task = readdir(tasks)) != NULL) {
         if (task->d_name[0] == '.' || atoi(task->d_name) == getpid())
             continue;
@@ -269,6 +276,27 @@ START_TEST(threads_come_late_and_take_no_signals) {
     }
     ck_assert_int_eq(count, 1);
     closedir(tasks);
+    tg_device_close(device);
+}
+END_TEST
+
+START_TEST(closed_queues_leave_no_threads) {
+    struct tg_device *device = open_device("host:capacity=8MiB");
+    const struct tg_device_ops *ops = tg_device_ops(device);
+    struct tg_queue *queues[8];
+    static char memory[8];
+
+    for (int i = 0; i < 8; i++) {
+        ck_assert_ok(ops->queue_open(device, &queues[i]));
+        ck_assert_ok(ops->copy(device, &memory[i], "a", 1, queues[i]));
+    }
+    device_settle(device);
+    ck_assert_int_eq(count_threads(), 9);
+    for (int i = 0; i < 8; i++)
+        ck_assert_ok(ops->queue_close(device, queues[i]));
+    for (int i = 0; i < 5000 && count_threads() > 1; i++)
+        poll(NULL, 0, 1);
+    ck_assert_int_eq(count_threads(), 1);
     tg_device_close(device);
 }
 END_TEST
@@ -506,6 +534,7 @@ int main(void) {
     tcase_add_loop_test(cases, closing_does_not_wait_for_ever, 0, 2);
     tcase_add_test(cases, what_hangs_is_never_done);
     tcase_add_test(cases, threads_come_late_and_take_no_signals);
+    tcase_add_test(cases, closed_queues_leave_no_threads);
     tcase_add_test(cases, ten_thousand_chunks);
     tcase_add_test(cases, an_own_chunk_can_come_back);
     tcase_add_test(cases, a_chunk_of_another_device_is_refused);
