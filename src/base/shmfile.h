@@ -77,6 +77,8 @@ int tg__shmfile_poison(struct tg__shmfile *file, const char *why);
  * only then unlock. Errors: TG_EHELD (the owner lives but does not run: its name is in the
  * sentence) after TG__LOCK_WAIT_MS, and those of check without look. */
 int tg__shmfile_lock(struct tg__shmfile *file, bool *has_inherited);
+/* The same with a wait of one's own, of TG__LOCK_WAIT_MS at most. */
+int tg__shmfile_lock_within(struct tg__shmfile *file, uint64_t wait_ns, bool *has_inherited);
 void tg__shmfile_unlock(struct tg__shmfile *file);
 
 /* Every store that changes what other processes see goes through these: the tests kill the process

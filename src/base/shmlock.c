@@ -19,7 +19,8 @@
 #include "base/shmhead.h"
 
 /* Waiting ends a little early, so that the caller has its answer within TG__LOCK_WAIT_MS. */
-enum { SPINS = 200, SLICE_MS = 2, GIVE_UP_MS = TG__LOCK_WAIT_MS - 5 };
+enum { SPINS = 200, SLICE_MS = 2 };
+#define GIVE_UP_NS ((TG__LOCK_WAIT_MS - 5) * TG__NS_PER_MS)
 #define HAS_WAITERS UINT32_C(0x80000000)
 
 /* Not FUTEX_PRIVATE_FLAG: the word is found by its page, in whatever process. */
@@ -103,16 +104,17 @@ static bool try_word(struct tg__shmfile *file, uint32_t seen, bool *has_inherite
     return true;
 }
 
-static int refuse(struct tg__shmfile *file) {
+static int refuse(struct tg__shmfile *file, uint64_t wait_ns) {
     uint32_t owner = owner_of(atomic_load_explicit(&file->head->lock, memory_order_relaxed));
     char name[96];
 
     tg__shmfile_name(file, owner == 0 ? file->ticket : owner, name, sizeof name);
-    return tg__fail(TG_EHELD, "waited %d ms for the lock of %s/%s, held by %s: is it stopped?",
-                    GIVE_UP_MS, file->dir, file->name, name);
+    return tg__fail(TG_EHELD, "waited %u ms for the lock of %s/%s, held by %s: is it stopped?",
+                    (unsigned)(wait_ns / TG__NS_PER_MS), file->dir, file->name, name);
 }
 
-static int wait_for_word(struct tg__shmfile *file, uint64_t deadline_ns, bool *has_inherited) {
+/* False: not in time. */
+static bool wait_for_word(struct tg__shmfile *file, uint64_t deadline_ns, bool *has_inherited) {
     _Atomic uint32_t *word = &file->head->lock;
 
     for (;;) {
@@ -120,10 +122,10 @@ static int wait_for_word(struct tg__shmfile *file, uint64_t deadline_ns, bool *h
         uint64_t now_ns, slice_ns = SLICE_MS * TG__NS_PER_MS;
 
         if (try_word(file, seen, has_inherited))
-            return 0;
+            return true;
         now_ns = tg__clock_ns();
         if (now_ns >= deadline_ns)
-            return refuse(file);
+            return false;
         if (slice_ns > deadline_ns - now_ns)
             slice_ns = deadline_ns - now_ns;
         if (owner_of(seen) != 0 && ((seen & HAS_WAITERS) != 0 ||
@@ -133,21 +135,23 @@ static int wait_for_word(struct tg__shmfile *file, uint64_t deadline_ns, bool *h
 }
 
 /* Beyond the first try of both. */
-static int lock_slowly(struct tg__shmfile *file, bool has_threads, bool *has_inherited) {
-    uint64_t deadline_ns = tg__clock_ns() + GIVE_UP_MS * TG__NS_PER_MS;
-    int rc;
+static bool lock_slowly(struct tg__shmfile *file, bool has_threads, uint64_t wait_ns,
+                        bool *has_inherited) {
+    uint64_t deadline_ns = tg__clock_ns() + wait_ns;
 
     if (!has_threads && !wait_for_threads(file, deadline_ns))
-        return refuse(file);
-    if (spin_for(file))
-        return 0;
-    rc = wait_for_word(file, deadline_ns, has_inherited);
-    if (rc != 0)
-        let_threads(file);
-    return rc;
+        return false;
+    if (spin_for(file) || wait_for_word(file, deadline_ns, has_inherited))
+        return true;
+    let_threads(file);
+    return false;
 }
 
 int tg__shmfile_lock(struct tg__shmfile *file, bool *has_inherited) {
+    return tg__shmfile_lock_within(file, GIVE_UP_NS, has_inherited);
+}
+
+int tg__shmfile_lock_within(struct tg__shmfile *file, uint64_t wait_ns, bool *has_inherited) {
     bool has_threads, inherited = false;
     int rc = tg__shmfile_check(file, false);
 
@@ -158,9 +162,9 @@ int tg__shmfile_lock(struct tg__shmfile *file, bool *has_inherited) {
                         file->dir, file->name);
     has_threads = swap(&file->threads, 0, 1);
     if (!has_threads || !swap(&file->head->lock, 0, file->ticket)) {
-        rc = lock_slowly(file, has_threads, &inherited);
-        if (rc != 0)
-            return rc;
+        wait_ns = wait_ns < GIVE_UP_NS ? wait_ns : GIVE_UP_NS;
+        if (!lock_slowly(file, has_threads, wait_ns, &inherited))
+            return refuse(file, wait_ns);
     }
     /* It may have been poisoned by the last owner, while we waited. */
     rc = tg__shmfile_check(file, false);

@@ -12,6 +12,10 @@
 /* A waiter looks at least so often: the driver's figure changes without anybody's telling. */
 #define POLL_NS (10 * TG__NS_PER_MS)
 
+/* The last look is made at the deadline. So long it waits for the file's lock, whose owner may
+ * have been put aside by the scheduler for a moment. */
+#define LAST_LOCK_NS (10 * TG__NS_PER_MS)
+
 /* Beside errors and 0, not granted: what a try answers. */
 enum { GRANTED = 1, TRY_SETTLED, TRY_AGAIN };
 
@@ -254,24 +258,29 @@ static int try_locked(struct tg_tenant *tenant, const struct tg__ask *ask, bool 
 /* ---- around it ------------------------------------------------------------------------------ */
 
 /* The driver is asked before the lock is taken; what others commit between the two is noted. */
-static int lock_with_figures(struct tg_tenant *tenant, struct tg__driver *driver,
-                             bool *has_inherited) {
+static int lock_with_figures(struct tg_tenant *tenant, uint64_t lock_by_ns,
+                             struct tg__driver *driver, bool *has_inherited) {
+    uint64_t wait_ns = UINT64_MAX;
     int rc;
 
     driver->created_before = atomic_load_explicit(&tenant->device->created_bytes,
                                                   memory_order_acquire);
     driver->asked_ns = tg__clock_ns();
     rc = tenant->gauge.ask(tenant->gauge.argument, &driver->free_bytes, &driver->total_bytes);
-    if (rc >= 0)
-        rc = tg__shmfile_lock(tenant->ledger->file, has_inherited);
-    return rc;
+    if (rc < 0)
+        return rc;
+    if (lock_by_ns != UINT64_MAX) {
+        uint64_t now_ns = tg__clock_ns();
+        wait_ns = LAST_LOCK_NS + (lock_by_ns > now_ns ? lock_by_ns - now_ns : 0);
+    }
+    return tg__shmfile_lock_within(tenant->ledger->file, wait_ns, has_inherited);
 }
 
 static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask,
                             bool may_be_asked_again) {
     struct tg__driver driver = {.may_be_asked_again = may_be_asked_again};
     bool has_inherited;
-    int rc = lock_with_figures(tenant, &driver, &has_inherited);
+    int rc = lock_with_figures(tenant, ask->lock_by_ns, &driver, &has_inherited);
 
     if (rc < 0)
         return rc;
@@ -373,6 +382,7 @@ int tg_tenant_reserve_all(struct tg_tenant *tenant, const struct tg_share *share
 
     if (rc < 0)
         return rc;
+    ask.lock_by_ns = wait_ms == 0 ? UINT64_MAX : deadline_ns;
     if (wait_ms == 0 || !take_turn(tenant, deadline_ns)) {
         rc = try_once(tenant, &ask);
         return rc == GRANTED ? 0 : rc;

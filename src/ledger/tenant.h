@@ -71,6 +71,7 @@ struct tg__ask {
     const char *tag;      /* of the largest share */
     uint64_t size_bytes;  /* all shares */
     uint64_t deadline_ns; /* 0: it may not wait */
+    uint64_t lock_by_ns;  /* the file's lock is waited for until then, and a moment more */
 };
 
 /* Fills the tenant's shortfall from its survey and writes the sentence; returns its status. Under

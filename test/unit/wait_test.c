@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "ledger/tenant.h"
 #include "suite.h"
 #include "tenants.h"
 
@@ -299,6 +300,57 @@ START_TEST(a_stopped_holder_is_named_and_goes_on_later) {
 }
 END_TEST
 
+/* Stops inside the file's lock, and lets it go when it runs again. */
+static int stop_inside(int in, int out, void *argument) {
+    struct tg_tenant *tenant = join(open_ledger(), card, argument);
+    bool has_inherited;
+
+    if (tg__shmfile_lock(tenant->ledger->file, &has_inherited) != 0)
+        return 1;
+    raise(SIGSTOP);
+    tg__shmfile_unlock(tenant->ledger->file);
+    tell(out, 0);
+    hear(in);
+    return 0;
+}
+
+/* How long the request takes to fail; the least of some, since the machine may be busy. */
+static uint64_t refused_after_ms(struct tg_tenant *tenant, uint32_t wait_ms) {
+    uint64_t least_ms = UINT64_MAX;
+
+    for (int i = 0; i < 5; i++) {
+        uint64_t began_ms = now_ms(), took_ms;
+
+        ck_assert_int_eq(tg_tenant_reserve(tenant, "a", GIB, wait_ms), TG_EHELD);
+        ck_says("held by sleeper");
+        took_ms = now_ms() - began_ms;
+        ck_assert_uint_ge(took_ms + 1, wait_ms);
+        least_ms = took_ms < least_ms ? took_ms : least_ms;
+    }
+    return least_ms;
+}
+
+START_TEST(who_is_stopped_inside_the_lock_is_named_in_time) {
+    char name[] = "sleeper";
+    struct tg_ledger *ledger = open_ledger();
+    struct tg_tenant *tenant = join(ledger, card, "tenant");
+    struct child child = start(stop_inside, name);
+    int status;
+
+    ck_assert_int_eq(waitpid(child.pid, &status, WUNTRACED), child.pid);
+    ck_assert_uint_le(refused_after_ms(tenant, 0), 100);
+    ck_assert_uint_le(refused_after_ms(tenant, 20), 20 + 40);
+    ck_assert_uint_le(refused_after_ms(tenant, 105), 105 + 40);
+    ck_assert_uint_eq(look_at(ledger, "tenant")->is_waiting, 0);
+    kill(child.pid, SIGCONT);
+    ck_assert_int_eq(hear_status(&child), 0);
+    ck_ok(tg_tenant_reserve(tenant, "a", GIB, 0));
+    ck_assert_int_eq(finish(&child), 0);
+    tg_tenant_leave(tenant);
+    tg_ledger_close(ledger);
+}
+END_TEST
+
 START_TEST(a_stopped_waiter_holds_nobody_up) {
     struct tg_ledger *ledger = open_ledger();
     struct tg_tenant *holder = join(ledger, card, "holder"), *next = join(ledger, card, "next");
@@ -437,6 +489,7 @@ int main(void) {
     tcase_add_test(cases, what_a_foreign_program_frees_is_seen);
     tcase_add_test(cases, a_gauge_that_breaks_ends_the_wait);
     tcase_add_test(cases, a_stopped_holder_is_named_and_goes_on_later);
+    tcase_add_test(cases, who_is_stopped_inside_the_lock_is_named_in_time);
     tcase_add_test(cases, a_stopped_waiter_holds_nobody_up);
     tcase_add_test(cases, readers_see_the_stopped);
     tcase_add_test(cases, threads_share_a_tenant);
