@@ -81,7 +81,9 @@ static void drop_empty(struct tg__tenant_row *row, struct tg__tag_row *tag) {
 }
 
 static void record(struct tg_tenant *tenant, const char *tag, const struct change *change) {
-    bool has_come_free = change->occupied_less > 0 || change->reserved_less > change->occupied_more;
+    /* By a commit, too: what was created counted twice until now, as reserved and in the driver's
+     * figure, and a waiter may have been refused for that. */
+    bool has_come_free = change->occupied_less > 0 || change->reserved_less > 0;
     struct tg__tag_row *row;
 
     if (tenant == NULL || tg__shmfile_check(tenant->ledger->file, false) == TG_EFORKED)

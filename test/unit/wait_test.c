@@ -218,6 +218,32 @@ START_TEST(who_closes_a_ring_is_told_so) {
 }
 END_TEST
 
+START_TEST(what_may_serve_a_waiter_wakes_it) {
+    struct tg_ledger *ledger = open_ledger();
+    struct tg_tenant *tenant = join(ledger, card, "tenant");
+    struct tg__device_slot *device = tenant->device;
+    uint32_t change = device->change;
+
+    ck_ok(tg_tenant_reserve(tenant, "a", 3 * GIB, 0));
+    for (int i = 0; i < 3; i++) {
+        device->has_waiters = 1;
+        if (i == 0)
+            tg_tenant_cancel(tenant, "a", GIB);
+        else if (i == 1)
+            tg_tenant_commit(tenant, "a", 2 * GIB, 0);
+        else
+            tg_tenant_give(tenant, "a", 2 * GIB, 2 * GIB);
+        ck_assert_uint_eq(device->has_waiters, 0);
+        ck_assert_uint_eq(device->change, ++change);
+    }
+    device->has_waiters = 1;
+    tg_tenant_forget(tenant, "a", 2 * GIB);
+    ck_assert_uint_eq(device->change, change);
+    tg_tenant_leave(tenant);
+    tg_ledger_close(ledger);
+}
+END_TEST
+
 /* ---- deadlines ------------------------------------------------------------------------------- */
 
 START_TEST(the_deadline_is_kept) {
@@ -485,6 +511,7 @@ int main(void) {
     tcase_add_test(cases, a_waiter_that_gives_up_lets_the_next_go);
     tcase_add_test(cases, a_holder_passes_who_needs_its_bytes);
     tcase_add_test(cases, who_closes_a_ring_is_told_so);
+    tcase_add_test(cases, what_may_serve_a_waiter_wakes_it);
     tcase_add_test(cases, the_deadline_is_kept);
     tcase_add_test(cases, what_a_foreign_program_frees_is_seen);
     tcase_add_test(cases, a_gauge_that_breaks_ends_the_wait);
