@@ -276,8 +276,8 @@ static void report_gain(struct tg__report *report, const struct tg_tag *chosen) 
     }
 }
 
-/* The memory is there now, and so occupied, however long the end lets wait: as only reserved it
- * would be counted a second time beside what the driver shows as used. */
+/* The memory is there now, and so occupied, however long the copying and the end take: as only
+ * reserved it would be counted a second time beside what the driver shows as used. */
 static void commit(struct tg_tag *chosen) {
     for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
         tg__charge_commit(tag, tag->reserved_bytes, 0);
@@ -298,6 +298,7 @@ static int wake_chosen(struct tg__report *report, struct tg_tag *chosen, uint64_
     if (rc == 0)
         rc = back(report, chosen, deadline_ns);
     if (rc == 0) {
+        commit(chosen);
         tg__tags_move(memory, chosen, TG_TAG_FILLING);
         rc = fill(memory, chosen, receipt);
         tg__report_mark(report, &receipt->copy_ns);
@@ -306,7 +307,6 @@ static int wake_chosen(struct tg__report *report, struct tg_tag *chosen, uint64_
         undo(memory, chosen);
         return rc;
     }
-    commit(chosen);
     report_gain(report, chosen);
     memory->chosen = chosen;
     memory->is_tried = true;
