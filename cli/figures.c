@@ -137,6 +137,21 @@ struct figure count_figure(uint64_t count) {
     return figure;
 }
 
+struct figure grouped_figure(uint64_t count) {
+    char digits[FIGURE_BYTES];
+    size_t length = (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)count);
+    struct figure figure;
+    size_t at = 0;
+
+    for (size_t i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0)
+            figure.text[at++] = ',';
+        figure.text[at++] = digits[i];
+    }
+    figure.text[at] = '\0';
+    return figure;
+}
+
 struct figure plural_figure(uint64_t count, const char *noun) {
     struct figure figure;
 

@@ -30,6 +30,9 @@ struct figure size_range_figure(double low, double high);
 /* "12.4 M", "77.5 k", "970". */
 struct figure count_figure(uint64_t count);
 
+/* "4,210". */
+struct figure grouped_figure(uint64_t count);
+
 /* "3 files", "1 file". */
 struct figure plural_figure(uint64_t count, const char *noun);
 

@@ -78,7 +78,7 @@ bool leak_site_is_optimizer(const struct tg_leak_site *site, const struct tg_lea
 
 void leak_text_print(const struct leak_report *report);
 
-/* False: no memory, or stdout could not be written; the latter is said by main. */
+/* False: no memory. */
 bool leak_json_print(const struct leak_report *report);
 
 #endif

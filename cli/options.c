@@ -34,6 +34,15 @@ const char *option_parse_count(const char *value, void *field) {
     return NULL;
 }
 
+const char *option_parse_number(const char *value, void *field) {
+    int64_t number;
+
+    if (!number_read(value, strlen(value), &number))
+        return "a whole number";
+    *(uint64_t *)field = (uint64_t)number;
+    return NULL;
+}
+
 const char *option_parse_text(const char *value, void *field) {
     if (*value == '\0')
         return "a text that is not empty";

@@ -37,6 +37,7 @@ struct option_table {
 const char *option_parse_flag(const char *value, void *field);   /* bool */
 const char *option_parse_size(const char *value, void *field);   /* uint64_t */
 const char *option_parse_count(const char *value, void *field);  /* size_t, at least 1 */
+const char *option_parse_number(const char *value, void *field); /* uint64_t */
 const char *option_parse_text(const char *value, void *field);   /* const char * */
 const char *option_parse_append(const char *value, void *field); /* struct option_texts */
 

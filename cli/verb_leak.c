@@ -325,7 +325,7 @@ static int answer_print(struct leak_run *run, const struct timespec *start) {
         report.min_growth_bytes = options->min_growth_bytes;
     is_printed = leak_report_complete(&report);
     if (is_printed && options->json)
-        is_printed = leak_json_print(&report) || ferror(stdout);
+        is_printed = leak_json_print(&report);
     else if (is_printed)
         leak_text_print(&report);
     leak_report_free(&report);
