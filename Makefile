@@ -19,7 +19,7 @@ all:
 
 help:
 	@echo 'make all        build library, command and tests in $(BUILD)/'
-	@echo 'make run        find the leaks planted in the recordings of $(data)/'
+	@echo 'make run        the demo, then the leaks planted in the recordings of $(data)/'
 	@echo 'make check      all tests'
 	@echo 'make check-san  the tests with address and undefined-behaviour sanitizers'
 	@echo 'make soak       processes take turns and die, for SOAK_SECONDS ($(SOAK_SECONDS))'
@@ -33,6 +33,8 @@ run:
 	@tools/setup build
 	@tools/configure $(BUILD)
 	@ninja -C $(BUILD) cli/tidegate >$(BUILD)/said.txt || { cat $(BUILD)/said.txt; exit 1; }
+	@echo '$$ tidegate demo'
+	@$(BUILD)/cli/tidegate demo
 	@echo '$$ tidegate leak $(data)/qwen_vl_leak_logits.pickle.xz'
 	@$(BUILD)/cli/tidegate leak $(data)/qwen_vl_leak_logits.pickle.xz
 	@echo '$$ tidegate leak $(data)/verl_logits'

@@ -6,8 +6,10 @@
 /* Exit statuses, the same for all verbs. */
 enum {
     EXIT_ANSWERED = 0, /* read, and answered */
+    EXIT_LOST = 1,     /* bytes are not what they should be */
     EXIT_WRONG = 2,    /* nothing could be read or written, or the command was used wrongly */
-    EXIT_ABOVE = 3     /* what a --fail-... option asked for has happened */
+    EXIT_ABOVE = 3,    /* what a --fail-... option asked for has happened */
+    EXIT_INTERRUPTED = 130 /* Ctrl-C, as shells have it */
 };
 
 /* argv[0] is the verb's name; returns the exit status. What a verb prints may still be in stdout's

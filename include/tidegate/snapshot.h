@@ -153,9 +153,9 @@ enum { TG_SNAPSHOT_STEPS_MAX = 512 };
 
 /* Where the whole steps lie in the history of one device: step i is the events from positions[i] up
  * to positions[i + 1], for i below *steps; positions[0] is 0 unless a mark or the limit says where
- * the first step begins. They are the steps that tg_digest_make finds; step_mark as there. positions
- * has room for TG_SNAPSHOT_STEPS_MAX + 1 numbers; *steps 0: none were found. Errors: -ENOMEM,
- * -EINVAL (NULL). Cost: one pass over the events at worst. */
+ * the first step begins. They are the steps that tg_digest_make finds; step_mark as there.
+ * positions has room for TG_SNAPSHOT_STEPS_MAX + 1 numbers; *steps 0: none were found. Errors:
+ * -ENOMEM, -EINVAL (NULL). Cost: one pass over the events at worst. */
 TG_API TG_MUST_USE int tg_snapshot_steps(const struct tg_snapshot *snapshot, const char *step_mark,
                                          size_t device, size_t *positions, size_t *steps);
 

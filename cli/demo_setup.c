@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens the device once to see what it is, and closes it again: a supervisor holds nothing. */
+#include "demo_setup.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <tidegate/device.h>
+#include <tidegate/error.h>
+#include <tidegate/ledger.h>
+
+#include "budget.h"
+#include "demo_replay.h"
+#include "figures.h"
+#include "place.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define PRESET_MOST (UINT64_C(1) << 30)
+#define CAPACITY_LEAST (64 * MIB)
+#define CAPACITY_UNIT (2 * MIB)
+
+/* Room for a name of ours is left. */
+enum { DEVICE_MOST = 200 };
+
+/* What a run takes beside the device's bytes: at the worst moment of a hand-over three quarters of
+ * them once more for what sleeps, and a little for everything else. */
+#define BESIDE_BYTES (192 * MIB)
+
+enum { TRAINER_PERCENT = 66, WEIGHTS_PERCENT = 25, KV_CACHE_PERCENT = 43 };
+
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static uint64_t memory_needed(uint64_t capacity_bytes) {
+    return capacity_bytes / 4 * 7 + BESIDE_BYTES;
+}
+
+/* Said where the capacity cannot be used. */
+static bool capacity_is_fit(uint64_t capacity_bytes, uint64_t total_bytes,
+                            uint64_t available_bytes) {
+    struct figure given, bound;
+
+    if (capacity_bytes < CAPACITY_LEAST) {
+        say("--capacity %s is too small: %s is the least that the demo can show something on",
+            size_figure((double)capacity_bytes).text, size_figure((double)CAPACITY_LEAST).text);
+        return false;
+    }
+    if (capacity_bytes > total_bytes) {
+        size_apart_figures((double)total_bytes, (double)capacity_bytes, &bound, &given);
+        say("--capacity %s is more than the device has: %s", given.text, bound.text);
+        return false;
+    }
+    if (capacity_bytes > available_bytes || memory_needed(capacity_bytes) > available_bytes) {
+        double most = available_bytes > BESIDE_BYTES + 2 * CAPACITY_LEAST
+                          ? (double)(available_bytes - BESIDE_BYTES) / 7 * 4
+                          : 0;
+
+        say("--capacity %s is more than this machine's memory allows now: at most %s, with what "
+            "sleeps beside it",
+            size_figure((double)capacity_bytes).text, size_figure(most).text);
+        return false;
+    }
+    return true;
+}
+
+/* Ours alone: a pid is not, where several containers share the place. */
+static void name_make(struct demo_setup *setup) {
+    uint16_t luck = 0;
+
+    (void)!getrandom(&luck, sizeof luck, GRND_NONBLOCK);
+    snprintf(setup->device_name, sizeof setup->device_name, "demo-%d-%04x", (int)getpid(),
+             (unsigned)luck);
+    snprintf(setup->uri, sizeof setup->uri, "%.200s,name=%s", setup->shown, setup->device_name);
+}
+
+/* A device of the run's own: no other program can be in its way, nor it in theirs. */
+static bool device_make(struct demo_setup *setup, uint64_t available_bytes) {
+    uint64_t asked = setup->options.capacity_bytes;
+
+    setup->capacity_bytes = asked != 0 ? asked : least(PRESET_MOST, available_bytes / 4);
+    setup->capacity_bytes = setup->capacity_bytes / CAPACITY_UNIT * CAPACITY_UNIT;
+    if (!capacity_is_fit(setup->capacity_bytes, UINT64_MAX, available_bytes))
+        return false;
+    if (setup->capacity_bytes % (UINT64_C(1) << 30) == 0)
+        snprintf(setup->shown, sizeof setup->shown, "host:capacity=%" PRIu64 "GiB",
+                 setup->capacity_bytes >> 30);
+    else
+        snprintf(setup->shown, sizeof setup->shown, "host:capacity=%" PRIu64 "MiB",
+                 setup->capacity_bytes / MIB);
+    name_make(setup);
+    return true;
+}
+
+/* Host devices without a name become ones of the run's own, too. */
+static bool device_name(struct demo_setup *setup) {
+    const char *given = setup->options.device;
+    bool is_host = strncmp(given, "host:", 5) == 0 || strstr(given, "/host:") != NULL;
+
+    if (strlen(given) > DEVICE_MOST) {
+        say("--device is longer than any device's name");
+        return false;
+    }
+    snprintf(setup->shown, sizeof setup->shown, "%s", given);
+    snprintf(setup->uri, sizeof setup->uri, "%s", given);
+    if (is_host && strstr(given, "name=") == NULL)
+        name_make(setup);
+    return true;
+}
+
+/* A host device is a file beside the ledger; the library keeps it, since it cannot know who will
+ * come back to it. To this one nobody will. */
+void demo_setup_undo(struct demo_setup *setup) {
+    char dir[PLACE_BYTES], path[PLACE_BYTES + 48];
+
+    if (setup->device_name[0] == '\0')
+        return;
+    place_write(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/host-%s", dir, setup->device_name);
+    unlink(path);
+}
+
+/* Looks at the device; makes it where it is a new host device. */
+static bool device_look(struct demo_setup *setup, uint64_t *free_bytes, uint64_t *total_bytes) {
+    struct tg_device_info info;
+    struct tg_device *device;
+    int status = tg_device_open(setup->uri, &device);
+
+    if (status == 0) {
+        status = tg_device_ops(device)->info(device, &info);
+        if (status == 0)
+            status = tg_device_ops(device)->memory(device, free_bytes, total_bytes);
+        tg_device_close(device);
+    }
+    if (status != 0) {
+        demo_setup_undo(setup);
+        say("--device %s: %s", setup->options.device, tg_last_error()->text);
+        return false;
+    }
+    setup->granule_bytes = info.granule_bytes;
+    return true;
+}
+
+/* What the two sides use of the capacity. */
+static void shares_set(struct demo_setup *setup) {
+    uint64_t granule = setup->granule_bytes, percent = setup->capacity_bytes / 100;
+    uint64_t weights = percent * WEIGHTS_PERCENT / DEMO_WEIGHTS_BLOCKS;
+    uint64_t kv_cache = percent * KV_CACHE_PERCENT / DEMO_KV_CACHE_BLOCKS;
+
+    setup->trainer_peak_bytes = percent * TRAINER_PERCENT;
+    setup->weights_bytes = (weights + granule - 1) / granule * granule;
+    setup->kv_cache_bytes = (kv_cache + granule - 1) / granule * granule;
+}
+
+static bool device_settle(struct demo_setup *setup) {
+    uint64_t available_bytes = 2 * budget_default_bytes();
+    uint64_t free_bytes, total_bytes, preset;
+    bool is_auto = strcmp(setup->options.device, "auto") == 0;
+
+    if (is_auto ? !device_make(setup, available_bytes) : !device_name(setup))
+        return false;
+    if (!device_look(setup, &free_bytes, &total_bytes))
+        return false;
+    if (!is_auto) {
+        /* A device of the run's own is as large as it was asked for. */
+        preset = setup->device_name[0] != '\0'
+                     ? total_bytes
+                     : least(least(PRESET_MOST, available_bytes / 4), free_bytes / 5 * 3);
+        setup->capacity_bytes =
+            setup->options.capacity_bytes != 0 ? setup->options.capacity_bytes : preset;
+        setup->capacity_bytes = setup->capacity_bytes / CAPACITY_UNIT * CAPACITY_UNIT;
+        if (!capacity_is_fit(setup->capacity_bytes, total_bytes, available_bytes)) {
+            demo_setup_undo(setup);
+            return false;
+        }
+    }
+    shares_set(setup);
+    return true;
+}
+
+/* A ledger that this build cannot read, or that is not ours, is better told before than by two
+ * processes. None is fine: they make it. */
+static bool ledger_look(void) {
+    struct tg_ledger *ledger;
+    int status = tg_ledger_open_reader(NULL, &ledger);
+
+    if (status == 0)
+        tg_ledger_close(ledger);
+    else if (status != -ENOENT)
+        say("%s", tg_last_error()->text);
+    return status == 0 || status == -ENOENT;
+}
+
+bool demo_setup_make(struct demo_setup *setup) {
+    if (!ledger_look() || !demo_replay_load(setup->options.replay, &setup->plan))
+        return false;
+    demo_replay_name(setup->options.replay, setup->replay_name, sizeof setup->replay_name);
+    if (device_settle(setup))
+        return true;
+    demo_plan_free(&setup->plan);
+    return false;
+}

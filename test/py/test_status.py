@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tidegate status`: what it tells of a demo that runs, of nobody, and of programs that stand
+still."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+
+import jsonschema
+import pytest
+
+from conftest import DATA, MIB, ROOT, clean_env, run
+from test_demo import SMALL, place, running, sides, wait_for  # noqa: F401 (fixtures)
+
+SCHEMA = json.loads((ROOT / "doc/schema/status-1.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture()
+def status(tidegate, place):  # noqa: F811
+    """status(*args) -> Result"""
+    return lambda *args, **kw: tidegate("status", *args, env={"TIDEGATE_DIR": str(place)}, **kw)
+
+
+def answer_of(status):  # noqa: F811
+    """The JSON object, as its schema has it."""
+    answer = status("--json").json()
+    jsonschema.validate(answer, SCHEMA)
+    return answer
+
+
+# ---- nobody there
+
+def test_no_ledger(status, place):  # noqa: F811
+    """Said, with the place; an answer, and nothing is made."""
+    result = status()
+    assert result.status == 0 and result.err == ""
+    assert result.out == f"no program uses Tidegate on this machine (no ledger in {place})\n"
+    answer = answer_of(status)
+    assert not answer["ledger"] and answer["devices"] == answer["tenants"] == []
+    assert not place.exists()
+
+
+def test_nobody_any_more(tidegate, status, place):  # noqa: F811
+    """After a run the ledger is there, and nobody in it."""
+    env = {"TIDEGATE_DIR": str(place)}
+    assert tidegate("demo", "--steps", "1", *SMALL, env=env).status == 0
+    assert status().out == "no program uses Tidegate on this machine now\n"
+    answer = answer_of(status)
+    assert answer["ledger"] and answer["tenants"] == [] and answer["host_bytes"] == 0
+
+
+def test_many_runs_leave_room(tidegate, place):  # noqa: F811
+    """Each run's device is a new one; the ledger's places for devices do not run out."""
+    for _ in range(17):
+        done = tidegate("demo", "--steps", "1", "--replay", DATA / "real/steady.pickle.xz", *SMALL,
+                        env={"TIDEGATE_DIR": str(place)})
+        assert done.status == 0, done.err
+
+
+# ---- a demo that runs
+
+def begun(running):  # noqa: F811
+    """A demo of which both sides have joined and the first step is over."""
+    child = running("--steps", "4000", *SMALL)
+    child.stdout.readline()
+    child.stdout.readline()
+    return child
+
+
+def still(child, is_still=True):
+    """Stops or continues the supervisor and both sides, and waits until they are."""
+    pids = [child.pid, *sides(child.pid)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP if is_still else signal.SIGCONT)
+    if is_still:
+        assert wait_for(lambda: all(" T " in open(f"/proc/{pid}/stat", encoding="utf-8").read()
+                                    for pid in pids))
+    return pids
+
+
+def test_tenants_and_tags(running, status):  # noqa: F811
+    """Names, roles, pids, and bytes that fit into the device."""
+    child = begun(running)
+    pids = still(child)
+    answer = answer_of(status)
+    device, = answer["devices"]
+    assert device["total_bytes"] == 64 * MIB and device["name"]
+    tenants = {tenant["name"]: tenant for tenant in answer["tenants"]}
+    assert sorted(tenants) == ["rollout", "trainer"]
+    assert sorted(tenant["pid"] for tenant in tenants.values()) == sorted(pids[1:])
+    assert all(tenant["role"] == name and tenant["rank"] is None and not tenant["dead"]
+               for name, tenant in tenants.items())
+    assert {tag["name"] for tag in tenants["rollout"]["tags"]} == {"weights", "kv_cache"}
+    awake = sum(tag["awake_bytes"] for tenant in tenants.values() for tag in tenant["tags"])
+    assert 0 <= awake <= 64 * MIB
+    still(child, False)
+
+
+def test_text(running, status):  # noqa: F811
+    """A line for the device, one for each tenant, and what nobody accounts for."""
+    child = begun(running)
+    seen = set()
+
+    def both_states_are_seen():
+        text = status().out
+        for line in text.splitlines():
+            seen.update(re.findall(r"^  (?:trainer|rollout)  .* pid \d+ .*(kv_cache asleep"
+                                   r"|kv_cache \d|training asleep|training \d).*  as of ", line))
+        assert re.search(r"^\S.* 64 MiB   used .*   free .* \(driver, .* ago\)$", text,
+                         re.MULTILINE)
+        assert re.search(r"^  unattributed ", text, re.MULTILINE)
+        return len({word.split()[-1] == "asleep" for word in seen}) == 2
+
+    assert wait_for(both_states_are_seen), seen
+    assert child.poll() is None
+
+
+def test_quick_while_all_stand_still(tidegate, running, place):  # noqa: F811
+    """It asks nobody and waits for nobody: 10 ms, the best of some tries on a busy machine."""
+    child = begun(running)
+    best = 1.0
+    for _ in range(5):
+        still(child)
+        for _ in range(5):
+            start = time.monotonic()
+            done = subprocess.run([tidegate.program, "status"], capture_output=True,
+                                  env=clean_env(TIDEGATE_DIR=str(place)), check=False)
+            best = min(best, time.monotonic() - start)
+            assert done.returncode == 0 and b"rollout" in done.stdout
+        still(child, False)
+        time.sleep(0.02)
+    assert best <= 0.010
+
+
+def test_waiter_is_told(running, status):  # noqa: F811
+    """A sleeping side that stands still leaves the other one waiting: for what, since when."""
+    child = begun(running)
+
+    def one_waits():
+        """Stops one side at a moment when the other needs its bytes."""
+        pid = sides(child.pid)[0]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.3)
+        waiting = [t for t in answer_of(status)["tenants"] if t["waits_for"]]
+        text = status().out
+        os.kill(pid, signal.SIGCONT)
+        if not waiting:
+            time.sleep(0.01)
+            return False
+        tenant, = waiting
+        wait = tenant["waits_for"]
+        assert wait["bytes"] > 0 and 0 <= wait["since_s"] < 10
+        assert f"next: {tenant['name']} waits for {wait['tag']} " in text
+        return True
+
+    assert wait_for(one_waits, 40)
+
+
+# ---- live
+
+def test_live_lines(tidegate, running, place):  # noqa: F811
+    """Without a terminal: one JSON object a second, until it is interrupted."""
+    begun(running)
+    live = subprocess.Popen([tidegate.program, "status", "--json", "--live"], text=True,
+                            stdout=subprocess.PIPE, env=clean_env(TIDEGATE_DIR=str(place)))
+    for _ in range(2):
+        jsonschema.validate(json.loads(live.stdout.readline()), SCHEMA)
+    live.send_signal(signal.SIGINT)
+    live.communicate(timeout=10)
+    assert live.returncode == 0
+
+
+def test_live_on_a_terminal(tidegate, place):  # noqa: F811
+    """Painted over itself; q ends it."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execve(tidegate.program, [tidegate.program, "status", "--live"],
+                  clean_env(TIDEGATE_DIR=str(place), TERM="xterm"))
+    painted = b""
+    while painted.count(b"\033[H\033[2J") < 2:
+        assert select.select([fd], [], [], 20)[0]
+        painted += os.read(fd, 4096)
+    os.write(fd, b"q")
+    assert wait_for(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid)
+    os.close(fd)
+    assert painted.count(b"no program uses Tidegate") >= 1
+
+
+# ---- trouble
+
+@pytest.mark.parametrize("args, words", (
+    (("--jsno",), ("maybe: --json?",)), (("all",), ("all",)), (("--live=yes",), ("--live",)),
+))
+def test_wrong_use(status, args, words):
+    """A sentence and status 2."""
+    result = status(*args)
+    assert result.status == 2 and result.out == ""
+    for word in words:
+        assert word in result.err
+
+
+def test_place_that_is_not_ours(tidegate, tmp_path):
+    """Open to others: not believed."""
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "ledger").write_bytes(b"x" * 4096)
+    result = tidegate("status", env={"TIDEGATE_DIR": str(folder)})
+    assert result.status == 2 and str(folder) in result.err
+
+
+def test_garbage_is_refused(tidegate, running, place):  # noqa: F811
+    """A ledger of random bytes is no ledger; nothing crashes."""
+    begun(running)
+    name, = (p.name for p in place.iterdir() if not p.name.startswith("host-"))
+    folder = place.parent / "garbage"
+    folder.mkdir(mode=0o700)
+    (folder / name).write_bytes(os.urandom(1 << 20))
+    (folder / name).chmod(0o600)
+    result = run(tidegate.program, "status", env={"TIDEGATE_DIR": str(folder)})
+    assert result.status == 2 and len(result.err.splitlines()) == 1
