@@ -19,7 +19,8 @@
 #include "base/error.h"
 #include "device/host.h"
 
-enum { NO_HANDLE = UINT32_MAX, DESCRIPTOR = 0 };
+enum { DESCRIPTOR = 0 };
+#define NO_HANDLE UINT32_MAX
 
 /* No importer can make a chunk's pages vanish under the others. */
 #define CHUNK_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)

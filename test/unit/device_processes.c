@@ -10,7 +10,8 @@
 
 #include "children.h"
 
-enum { SIZE = 4 * GRANULE, SOON_MS = 5000 };
+enum { SOON_MS = 5000 };
+#define SIZE (4 * GRANULE)
 
 static const struct device_suite *kind;
 

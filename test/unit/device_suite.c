@@ -269,25 +269,27 @@ START_TEST(what_is_no_chunks_descriptor_is_refused) {
 }
 END_TEST
 
-START_TEST(pinned_is_exactly_the_same_range) {
-    static unsigned char memory[4 * 4096];
+#define PAGE UINT64_C(4096)
 
-    ck_assert_fails(ops->pin(device, NULL, 4096, 1), -EINVAL);
+START_TEST(pinned_is_exactly_the_same_range) {
+    static unsigned char memory[4 * PAGE];
+
+    ck_assert_fails(ops->pin(device, NULL, PAGE, 1), -EINVAL);
     ck_assert_fails(ops->pin(device, memory, 0, 1), -EINVAL);
-    ck_assert_fails(ops->pin(device, memory, 4096, 0), -EINVAL);
-    ck_assert_ok(ops->pin(device, memory, 2 * 4096, 1));
-    ck_assert_fails(ops->pin(device, memory, 2 * 4096, 1), -EINVAL);
-    ck_assert_fails(ops->pin(device, memory + 4096, 2 * 4096, 1), -EINVAL);
-    ck_assert_fails(ops->pin(device, memory, 4096, 0), -EINVAL);
-    ck_assert_fails(ops->pin(device, memory + 4096, 4096, 0), -EINVAL);
-    ck_assert_ok(ops->pin(device, memory + 2 * 4096, 4096, 1));
-    ck_assert_ok(ops->pin(device, memory, 2 * 4096, 0));
-    ck_assert_fails(ops->pin(device, memory + 4096, 2 * 4096, 1), -EINVAL);
-    ck_assert_fails(ops->pin(device, memory, 4 * 4096, 1), -EINVAL);
-    ck_assert_fails(ops->pin(device, memory, 2 * 4096, 0), -EINVAL);
-    ck_assert_ok(ops->pin(device, memory, 2 * 4096, 1));
-    ck_assert_ok(ops->pin(device, memory, 2 * 4096, 0));
-    ck_assert_ok(ops->pin(device, memory + 2 * 4096, 4096, 0));
+    ck_assert_fails(ops->pin(device, memory, PAGE, 0), -EINVAL);
+    ck_assert_ok(ops->pin(device, memory, 2 * PAGE, 1));
+    ck_assert_fails(ops->pin(device, memory, 2 * PAGE, 1), -EINVAL);
+    ck_assert_fails(ops->pin(device, memory + PAGE, 2 * PAGE, 1), -EINVAL);
+    ck_assert_fails(ops->pin(device, memory, PAGE, 0), -EINVAL);
+    ck_assert_fails(ops->pin(device, memory + PAGE, PAGE, 0), -EINVAL);
+    ck_assert_ok(ops->pin(device, memory + 2 * PAGE, PAGE, 1));
+    ck_assert_ok(ops->pin(device, memory, 2 * PAGE, 0));
+    ck_assert_fails(ops->pin(device, memory + PAGE, 2 * PAGE, 1), -EINVAL);
+    ck_assert_fails(ops->pin(device, memory, 4 * PAGE, 1), -EINVAL);
+    ck_assert_fails(ops->pin(device, memory, 2 * PAGE, 0), -EINVAL);
+    ck_assert_ok(ops->pin(device, memory, 2 * PAGE, 1));
+    ck_assert_ok(ops->pin(device, memory, 2 * PAGE, 0));
+    ck_assert_ok(ops->pin(device, memory + 2 * PAGE, PAGE, 0));
 }
 END_TEST
 
@@ -455,7 +457,7 @@ END_TEST
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-enum { THREADS = 4, TURNS = 60 };
+enum { THREADS = 4, TURNS = 24 };
 
 static void *take_turns(void *argument) {
     int byte = (int)(intptr_t)argument;

@@ -31,7 +31,8 @@ TCase *device_random(const struct device_suite *suite);    /* against a model */
 
 /* ---- for tests of one kind ------------------------------------------------------------------- */
 
-enum { MIB = 1 << 20, GRANULE = 2 * MIB };
+#define MIB (UINT64_C(1) << 20)
+#define GRANULE (2 * MIB)
 
 /* Fails the test with the library's own sentence. */
 #define ck_assert_ok(call)                                                            \
