@@ -88,6 +88,10 @@ void tg__memory_tidy(struct tg_memory *memory) {
     tg__limbo_look(memory);
     tg__chunks_retry(memory);
     tg__segments_retry(memory);
+    for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next) {
+        if (tag->blocks.count == 0 && tag->chunks.count == 0 && tag->allocs == 0)
+            tg__arena_shrink(tag);
+    }
     tg__fail_as(&before);
 }
 

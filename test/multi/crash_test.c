@@ -13,9 +13,7 @@
 
 static const char uri[] = "host:capacity=32MiB,name=crash";
 
-#define SURVIVOR_BYTES (24 * MIB)
-
-enum { WAIT_MS = 10000, POINTS_MAX = 500 };
+enum { SURVIVOR_BYTES = 24 * MIB, WAIT_MS = 10000, POINTS_MAX = 500 };
 
 struct scene {
     const char *name;

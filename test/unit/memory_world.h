@@ -61,6 +61,8 @@ void world_disarm(struct world *world);
 /* How many calls of an entry the spy has seen. */
 size_t world_calls(struct world *world, enum tg__op op);
 
+/* One word of content is written, and looked at, in so many bytes: 8 is all of them. */
+extern uint64_t content_step;
 void content_write(void *block, uint64_t size_bytes, uint64_t seed);
 bool content_is(const void *block, uint64_t size_bytes, uint64_t seed);
 bool content_is_zero(const void *block, uint64_t size_bytes);
