@@ -5,8 +5,9 @@
  *
  * It promises: what tenants occupy and have reserved never exceeds a device's total; requests are
  * served in order of arrival; nobody waits for the dead, and for the stopped or late no longer than
- * a moment; a process may die at any instruction. It never waits beyond the caller's deadline by
- * more than scheduling, never signals anybody, and never trusts a pid.
+ * a moment; a process may die at any instruction. It never signals anybody and never trusts a pid.
+ * A request ends at its deadline; only while a process is stopped inside the file's lock, up to
+ * 10 ms later, and one that does not wait at all after up to 95 ms, with TG_EHELD.
  *
  * Where: the directory /dev/shm/tidegate-UID, or $TIDEGATE_DIR; it must be this user's, of mode
  * 0700 and no link. Errors of every function: TG_EHELD (its lock is held by NAME, who does not

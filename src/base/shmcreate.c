@@ -27,6 +27,15 @@ static int refuse(const struct tg__shmfile *file, int code) {
     return tg__fail(-code, "cannot make %s in %s: %s", file->name, file->dir, tg_error_text(-code));
 }
 
+int tg__shmfile_allocate(int fd, size_t file_bytes) {
+    int code;
+
+    do {
+        code = posix_fallocate(fd, 0, (off_t)file_bytes);
+    } while (code == EINTR);
+    return code;
+}
+
 /* Gives the new file its bytes. Its pages stay when the mapping goes. 0 or -errno. */
 static int fill(const struct tg__shmfile *file, const struct tg__shmfile_params *params) {
     int fd = file->guard.fds[TG__GUARD_SPARE], code;
@@ -35,7 +44,7 @@ static int fill(const struct tg__shmfile *file, const struct tg__shmfile_params 
     /* The umask may have taken bits of the mode that others of this user need. */
     if (fchmod(fd, 0600) != 0)
         return -errno;
-    code = posix_fallocate(fd, 0, (off_t)file->file_bytes);
+    code = tg__shmfile_allocate(fd, file->file_bytes);
     if (code != 0)
         return -code;
     head = mmap(NULL, file->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

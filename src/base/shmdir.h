@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory that shared files live in. Its path comes from the user's number only: a path from
- * the session's environment would be another one in a worker of the same user, and then two
- * ledgers would both believe that the card is theirs. */
+/* The directory that shared files live in. Unless $TIDEGATE_DIR names it, its path comes from the
+ * user's number: a path from the session (XDG_RUNTIME_DIR) would be another one in a worker of the
+ * same user, and then two ledgers would both believe that the card is theirs. */
 #ifndef TG_BASE_SHMDIR_H
 #define TG_BASE_SHMDIR_H
 

@@ -76,7 +76,7 @@ static int open_slot(struct tg__shmfile *file, int slot, int access, struct stat
 
 static int map(struct tg__shmfile *file, int fd, bool is_reader) {
     int protection = is_reader ? PROT_READ : PROT_READ | PROT_WRITE;
-    int code = is_reader ? 0 : posix_fallocate(fd, 0, (off_t)file->file_bytes);
+    int code = is_reader ? 0 : tg__shmfile_allocate(fd, file->file_bytes);
     struct tg__shmhead *head;
     bool is_ours;
 

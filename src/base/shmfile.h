@@ -101,7 +101,5 @@ struct tg__record {
 void tg__record_publish(struct tg__record *record, const void *next, size_t size_bytes);
 /* A whole record of one moment. Errors: TG_EMOTION after TG__READ_TRIES tries. */
 int tg__record_read(const struct tg__record *record, void *copy, size_t size_bytes);
-/* What the writer itself published last: no tries needed. Lent until its next publish. */
-const void *tg__record_own(const struct tg__record *record, size_t size_bytes);
 
 #endif

@@ -44,6 +44,9 @@ struct tg__shmfile {
     _Atomic uint32_t threads; /* taken before the file's lock: one ticket, many threads */
 };
 
+/* All the file's bytes, allocated: 0 or an errno. A signal that comes meanwhile is no error. */
+int tg__shmfile_allocate(int fd, size_t file_bytes);
+
 /* Makes the file, whole or not at all. 0 also if another was faster: then it is there too. */
 int tg__shmfile_create(struct tg__shmfile *file, const struct tg__shmfile_params *params);
 

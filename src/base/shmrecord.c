@@ -50,8 +50,3 @@ int tg__record_read(const struct tg__record *record, void *copy, size_t size_byt
     }
     return tg__fail(TG_EMOTION, "figures changed through %d tries to read them", TG__READ_TRIES);
 }
-
-const void *tg__record_own(const struct tg__record *record, size_t size_bytes) {
-    return copy_of(record, atomic_load_explicit(&record->version, memory_order_relaxed),
-                   size_bytes);
-}

@@ -328,6 +328,7 @@ static bool is_passing(int status) {
  * since a giver takes the sign down before it counts the change up. */
 static int reserve_waiting(struct tg_tenant *tenant, const struct tg__ask *ask) {
     struct tg__device_slot *device = tenant->device;
+    struct tg_error before = *tg_last_error();
     bool may_sleep = false;
 
     for (;;) {
@@ -339,8 +340,10 @@ static int reserve_waiting(struct tg_tenant *tenant, const struct tg__ask *ask) 
             atomic_store_explicit(&device->has_waiters, 1, memory_order_seq_cst);
         tg__shm_store(&tenant->slot->seen_ns, tg__clock_ns());
         rc = try_once(tenant, ask);
-        if (rc == GRANTED)
+        if (rc == GRANTED) {
+            tg__fail_as(&before); /* a passing failure has left its sentence */
             return 0;
+        }
         now_ns = tg__clock_ns();
         if (rc < 0 && (!is_passing(rc) || now_ns >= ask->deadline_ns)) {
             stop_waiting(tenant);

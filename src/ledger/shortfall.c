@@ -48,7 +48,7 @@ struct holding {
     uint64_t size_bytes;
 };
 
-/* The largest holding smaller than `below` in order, so that repeated calls list them all. */
+/* The next in order of size after `before` (NULL: the largest), so that repeated calls list all. */
 static struct holding next_holding(const struct tg__survey *survey, const struct holding *before) {
     struct holding best = {0};
 

@@ -48,8 +48,7 @@ static void use(struct tg__shmfile *file) {
         tg__record_publish(&body->record, copy, sizeof copy);
         tg__shmfile_unlock(file);
     }
-    if (tg__record_read(&body->record, copy, sizeof copy) == 0)
-        memcpy(copy, tg__record_own(&body->record, sizeof copy), sizeof copy);
+    (void)!tg__record_read(&body->record, copy, sizeof copy);
     if (tg__shmfile_check(file, true) == 0)
         tg__shmfile_is_alive(file, (uint32_t)body->count);
 }
