@@ -49,6 +49,7 @@ struct answer {
     int status;
     uint64_t value;
     uint64_t took_ns;
+    uint64_t wait_ns; /* of it for other tenants; wakes only */
     char text[240];
 };
 

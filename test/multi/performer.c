@@ -45,6 +45,7 @@ static struct {
     struct tg_tag *tags[TAG_COUNT];
     struct performer_block blocks[ACTOR_BLOCKS];
     uint64_t seed;
+    uint64_t wait_ns; /* of the last order, where it was a wake */
 } self;
 
 /* ---- signals at a shared store -------------------------------------------------------------- */
@@ -248,6 +249,7 @@ static int wake(const struct order *order, bool is_try, uint64_t *value) {
                         : tg_memory_wake(self.memory, tags_of(order), order->wait_ms, &receipt);
 
     *value = receipt.gained_bytes;
+    self.wait_ns = receipt.wait_ns;
     return status;
 }
 
@@ -360,7 +362,8 @@ static int open_all(const struct actor_params *params) {
 
 static void say(int socket, int status, uint64_t value, uint64_t began_ns) {
     struct answer answer = {
-        .status = status, .value = value, .took_ns = stage_now_ns() - began_ns};
+        .status = status, .value = value, .took_ns = stage_now_ns() - began_ns,
+        .wait_ns = self.wait_ns};
 
     if (status < 0)
         memcpy(answer.text, tg_last_error()->text, sizeof answer.text);
@@ -376,7 +379,10 @@ _Noreturn void performer_run(const struct actor_params *params, int socket) {
     say(socket, open_all(params), 0, stage_now_ns());
     while (recv(socket, &order, sizeof order, 0) == sizeof order) {
         uint64_t began_ns = stage_now_ns(), value = 0;
-        int status = obey(&order, &value);
+        int status;
+
+        self.wait_ns = 0;
+        status = obey(&order, &value);
         say(socket, status, value, began_ns);
     }
     _exit(0);
