@@ -50,16 +50,23 @@ int tg__copy_begin(struct tg_tag *tag, enum tg__copy_way way, uint64_t *copied_b
     return rc;
 }
 
+static void shut_chunks(struct tg_memory *memory, struct tg__plots *chunks) {
+    for (size_t i = 0; i < chunks->count; i++) {
+        struct tg__chunk *chunk = chunks->items[i];
+
+        tg__gate_shut(memory, &chunk->gate, memory->queue);
+    }
+}
+
+/* What a copy that is stuck may still read or write: a save reads the chunks of a tag that is awake
+ * again at once, and whose blocks may be freed. */
 static void shut_gates(struct tg_memory *memory, struct tg_tag *chosen) {
     for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
         for (struct tg__segment *segment = tag->segments; segment != NULL;
              segment = segment->next)
             tg__gate_shut(memory, &segment->gate, memory->queue);
-        for (size_t i = 0; i < tag->fresh.count; i++) {
-            struct tg__chunk *chunk = tag->fresh.items[i];
-
-            tg__gate_shut(memory, &chunk->gate, memory->queue);
-        }
+        shut_chunks(memory, &tag->chunks);
+        shut_chunks(memory, &tag->fresh);
     }
 }
 

@@ -276,9 +276,11 @@ void tg__segments_retry(struct tg_memory *memory) {
             at = &segment->next;
     }
     for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next) {
+        if (tg__tag_is_moving(tag))
+            continue; /* the list is the sleep's or the wake's */
         for (struct tg__segment *segment = tag->segments; segment != NULL;
              segment = segment->next) {
-            if (segment->is_unswept && !tg__tag_is_moving(tag))
+            if (segment->is_unswept)
                 sweep(segment, NULL);
         }
     }

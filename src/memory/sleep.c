@@ -3,12 +3,16 @@
  * handles are still held and the content is in the chunks. A chunk that is then not released is on
  * its way out, counts as occupied, and is tried again at each later call. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/receipt.h"
 #include "memory/report.h"
+
+#define NS_PER_S UINT64_C(1000000000)
 
 /* Of the chosen tags those that have something to give. */
 static void keep_wakeful(struct tg_tag **chosen) {
@@ -22,14 +26,37 @@ static void keep_wakeful(struct tg_tag **chosen) {
 
 /* ---- drain ----------------------------------------------------------------------------------- */
 
-/* From here on nothing is allocated in the tags, and what is freed waits for the end. */
-static void begin(struct tg_memory *memory, struct tg_tag *chosen) {
-    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+/* With lock, which it gives up meanwhile. */
+static int wait_for_allocs(struct tg_tag *tag, uint64_t deadline_ns) {
+    const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
+                                      .tv_nsec = (long)(deadline_ns % NS_PER_S)};
+    int rc = 0;
+
+    while (tag->allocs > 0 && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&tag->memory->left, &tag->memory->lock, &deadline);
+    if (tag->allocs > 0)
+        return tg__fail(TG_EBUSY, "tag '%s': allocations that did not end in time: %" PRIu32,
+                        tag->name, tag->allocs);
+    return 0;
+}
+
+/* From here on nothing is allocated in the tags, and what is freed waits for the end. With lock. */
+static int begin(struct tg_memory *memory, struct tg_tag *chosen, uint64_t deadline_ns) {
+    struct tg_tag *tag;
+    int rc = 0;
+
+    for (tag = chosen; tag != NULL; tag = tag->next_chosen) {
         tag->before = tag->state;
         tag->state = TG_TAG_DRAINING;
-        while (tag->allocs > 0)
-            pthread_cond_wait(&memory->left, &memory->lock);
     }
+    for (tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen)
+        rc = wait_for_allocs(tag, deadline_ns);
+    if (rc == 0)
+        return 0;
+    for (tag = chosen; tag != NULL; tag = tag->next_chosen)
+        tag->state = tag->before;
+    tg__tags_rest(memory, chosen);
+    return rc;
 }
 
 /* Waits for all of the device's work: then limbo has settled too. */
@@ -224,10 +251,10 @@ static void undo(struct tg__report *report, struct tg_tag *chosen) {
     tg__fail_as(&why);
 }
 
-static int sleep_chosen(struct tg__report *report, struct tg_tag *chosen, uint32_t wait_ms) {
+static int sleep_chosen(struct tg__report *report, struct tg_tag *chosen, uint64_t deadline_ns) {
     struct tg_memory *memory = report->memory;
     struct tg_receipt *receipt = report->receipt;
-    int rc = drain(memory, wait_ms);
+    int rc = drain(memory, tg__ms_left(deadline_ns));
 
     tg__report_mark(report, &receipt->drain_ns);
     if (rc == 0) {
@@ -252,6 +279,7 @@ static int sleep_chosen(struct tg__report *report, struct tg_tag *chosen, uint32
 /* With turn. */
 static int sleep_named(struct tg__report *report, const char *names, uint32_t wait_ms) {
     struct tg_memory *memory = report->memory;
+    uint64_t deadline_ns = report->begin_ns + wait_ms * TG__NS_PER_MS;
     struct tg_tag *chosen;
     int rc;
 
@@ -263,11 +291,15 @@ static int sleep_named(struct tg__report *report, const char *names, uint32_t wa
     pthread_mutex_lock(&memory->lock);
     tg__memory_tidy(memory);
     keep_wakeful(&chosen);
-    begin(memory, chosen);
+    rc = begin(memory, chosen, deadline_ns);
     for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen)
         report->receipt->asked_bytes += tag->chunk_bytes;
     pthread_mutex_unlock(&memory->lock);
-    return chosen == NULL ? 0 : sleep_chosen(report, chosen, wait_ms);
+    if (rc != 0 || chosen == NULL) {
+        tg__report_mark(report, &report->receipt->drain_ns);
+        return rc;
+    }
+    return sleep_chosen(report, chosen, deadline_ns);
 }
 
 int tg_memory_sleep(struct tg_memory *memory, const char *tags, uint32_t wait_ms,

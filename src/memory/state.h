@@ -237,7 +237,7 @@ enum tg__copy_way { TG__COPY_SAVE, TG__COPY_FILL };
 
 /* Gives the copies of the tag's blocks to the memory's queue. *copied_bytes grows. */
 int tg__copy_begin(struct tg_tag *tag, enum tg__copy_way way, uint64_t *copied_bytes);
-/* Waits for them. On failure gates are shut before the segments and fresh chunks of the chosen
+/* Waits for them. On failure gates are shut before the segments and all chunks of the chosen
  * tags. */
 int tg__copy_end(struct tg_memory *memory, struct tg_tag *chosen, uint64_t copied_bytes);
 /* Zeroes a range and waits. */

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 
@@ -67,6 +68,10 @@ int tg_tag_open(struct tg_memory *memory, const char *name, const struct tg_tag_
 void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info) {
     struct tg_memory *memory = tag->memory;
 
+    memset(info, 0, sizeof *info);
+    /* The lock may have been held at the fork: in the child nobody gives it back. */
+    if (getpid() != memory->pid)
+        return;
     pthread_mutex_lock(&memory->lock);
     *info = (struct tg_tag_info){
         .state = atomic_load(&memory->is_broken) ? TG_TAG_BROKEN : tag->state,

@@ -2,8 +2,13 @@
 /* Tags, blocks, sleep and wake in one process, when the device does what it is asked. */
 #include "memory_world.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "memory/state.h"
 #include "suite.h"
 
 static struct world world;
@@ -343,6 +348,98 @@ START_TEST(success_leaves_the_last_error_alone) {
 }
 END_TEST
 
+/* ---- what has not ended in time -------------------------------------------------------------- */
+
+/* The same world on a device that is slower, or smaller. */
+static void reopen(const char *options) {
+    world_close(&world);
+    world_open(&world, options, true);
+}
+
+static void wait_for_device(void) {
+    const struct tg_device_ops *ops = tg_device_ops(world.spy);
+    struct tg_fence fence;
+
+    ck_assert_ok(ops->fence(world.spy, NULL, &fence));
+    ck_assert_ok(ops->wait(world.spy, &fence, 30000));
+}
+
+START_TEST(a_stuck_save_keeps_the_chunks_that_it_reads) {
+    const struct tg_device_ops *ops;
+    struct tg_queue *queue;
+    struct tg_tag *tag;
+    void *block;
+
+    reopen("capacity=64MiB,lag=2000");
+    ops = tg_device_ops(world.spy);
+    tag = world_tag(&world, "a", _i ? packed : host);
+    block = world_alloc(tag, GRANULE);
+    ck_assert_ok(ops->queue_open(world.spy, &queue));
+    /* The first wait is for the device's work so far, the second for the copies. */
+    world_arm(&world, TG__OP_wait, TG__FAULT_ONCE, 2, TG_EBUSY);
+    ck_assert_int_eq(tg_memory_sleep(world.memory, NULL, 1000, NULL), TG_EBUSY);
+    world_disarm(&world);
+    ck_assert_int_eq(world_info(tag).state, TG_TAG_AWAKE);
+    ck_assert_ok(tg_memory_free(world.memory, block, queue));
+    ck_assert_uint_eq(world_calls(&world, TG__OP_unmap), 0);
+    wait_for_device();
+    world_alloc(world_tag(&world, "b", none), 1);
+    ck_assert_uint_eq(world_calls(&world, TG__OP_unmap), 1);
+    ck_assert_ok(ops->queue_close(world.spy, queue));
+}
+END_TEST
+
+static void *alloc_one(void *tag) {
+    return world_alloc(tag, GRANULE);
+}
+
+START_TEST(a_sleep_does_not_wait_longer_for_an_alloc_than_it_may) {
+    struct tg_tag *tag;
+    pthread_t thread;
+    void *block;
+
+    reopen("capacity=256MiB,lag=2000");
+    tag = world_tag(&world, "a", packed);
+    world_alloc(tag, GRANULE);
+    world_arm(&world, TG__OP_ANY, TG__FAULT_NONE, 0, 0);
+    /* From the rest of the chunk: it is zeroed, which takes the device's lag. */
+    ck_assert_int_eq(pthread_create(&thread, NULL, alloc_one, tag), 0);
+    while (tg__fault_calls(world.fault, TG__OP_fill) == 0)
+        sched_yield();
+    ck_assert_says(tg_memory_sleep(world.memory, "a", 1, NULL), TG_EBUSY,
+                   "tag 'a': allocations that did not end in time: 1");
+    ck_assert_int_eq(world_info(tag).state, TG_TAG_AWAKE);
+    ck_assert_int_eq(pthread_join(thread, &block), 0);
+    ck_assert(content_is_zero(block, GRANULE));
+    ck_assert_ok(tg_memory_sleep(world.memory, "a", 10000, NULL));
+}
+END_TEST
+
+/* ---- after a fork ---------------------------------------------------------------------------- */
+
+START_TEST(a_forked_child_learns_nothing_and_does_not_hang) {
+    struct tg_tag *tag = world_tag(&world, "a", none);
+    int status;
+    pid_t child;
+
+    world_alloc(tag, 1);
+    pthread_mutex_lock(&world.memory->lock); /* as another thread may at the fork */
+    child = fork();
+    if (child == 0) {
+        static const struct tg_tag_info nothing;
+        struct tg_tag_info info;
+
+        alarm(20);
+        memset(&info, 0xff, sizeof info);
+        tg_tag_info(tag, &info);
+        _exit(memcmp(&info, &nothing, sizeof info) == 0 ? 0 : 1);
+    }
+    pthread_mutex_unlock(&world.memory->lock);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 int main(void) {
     TCase *tcase = tcase_create("memory");
 
@@ -364,5 +461,8 @@ int main(void) {
     tcase_add_test(tcase, neighbours_are_copied_as_one);
     tcase_add_test(tcase, everything_is_mapped_before_anything_is_copied);
     tcase_add_test(tcase, success_leaves_the_last_error_alone);
+    tcase_add_loop_test(tcase, a_stuck_save_keeps_the_chunks_that_it_reads, 0, 2);
+    tcase_add_test(tcase, a_sleep_does_not_wait_longer_for_an_alloc_than_it_may);
+    tcase_add_test(tcase, a_forked_child_learns_nothing_and_does_not_hang);
     return suite_run("memory", tcase);
 }
