@@ -198,7 +198,7 @@ int tg_tag_alloc(struct tg_tag *tag, uint64_t size_bytes, void **block) {
     struct tg_memory *memory = tag->memory;
     const struct tg_error before = *tg_last_error();
     struct making making = {.tag = tag};
-    int rc = tg__memory_check(memory);
+    int saved = errno, rc = tg__memory_check(memory);
 
     if (rc == 0)
         rc = check_size(memory, size_bytes);
@@ -211,6 +211,7 @@ int tg_tag_alloc(struct tg_tag *tag, uint64_t size_bytes, void **block) {
     if (making.block == NULL || making.chunk == NULL) {
         free(making.block);
         free(making.chunk);
+        errno = saved;
         return tg__fail_memory();
     }
     making.block->tag = tag;
@@ -225,6 +226,7 @@ int tg_tag_alloc(struct tg_tag *tag, uint64_t size_bytes, void **block) {
         *block = (void *)(uintptr_t)making.block->range.addr;
     else
         free(making.block);
+    errno = saved;
     return tg__memory_done(memory, rc, &before);
 }
 
@@ -266,12 +268,13 @@ static int free_locked(struct tg_memory *memory, uint64_t addr, struct tg_queue 
 
 int tg_memory_free(struct tg_memory *memory, void *block, struct tg_queue *queue) {
     const struct tg_error before = *tg_last_error();
-    int rc = tg__memory_check(memory);
+    int saved = errno, rc = tg__memory_check(memory);
 
     if (rc != 0 && rc != TG_EBROKEN)
         return rc;
     pthread_mutex_lock(&memory->lock);
     rc = free_locked(memory, (uintptr_t)block, queue);
     pthread_mutex_unlock(&memory->lock);
+    errno = saved;
     return tg__memory_done(memory, rc, &before);
 }

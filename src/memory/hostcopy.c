@@ -24,7 +24,7 @@ static int find_copy(struct tg_memory *memory, uint64_t addr, const struct tg__b
 int tg_memory_hostcopy(struct tg_memory *memory, const void *block, const void **copy,
                        uint64_t *size_bytes) {
     const struct tg__block *found = NULL;
-    int rc = tg__memory_check(memory);
+    int saved = errno, rc = tg__memory_check(memory);
 
     /* A broken device is no reason to withhold what was saved from it. */
     if (rc != 0 && rc != TG_EBROKEN)
@@ -36,5 +36,6 @@ int tg_memory_hostcopy(struct tg_memory *memory, const void *block, const void *
         *size_bytes = found->size_bytes;
     }
     pthread_mutex_unlock(&memory->lock);
+    errno = saved;
     return rc;
 }

@@ -162,6 +162,8 @@ static void free_tag(struct tg_tag *tag) {
 }
 
 void tg_memory_close(struct tg_memory *memory) {
+    int saved = errno;
+
     if (memory == NULL || getpid() != memory->pid)
         return;
     tg_memory_wake_end(memory, 0);
@@ -183,4 +185,5 @@ void tg_memory_close(struct tg_memory *memory) {
     pthread_mutex_destroy(&memory->lock);
     pthread_mutex_destroy(&memory->turn);
     free(memory);
+    errno = saved;
 }

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* How a receipt is filled: the time of each phase, what could not be released, and by how much the
+ * driver's free memory changed. The driver is asked only where the caller wants a receipt. */
 #include "memory/report.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -18,10 +22,12 @@ void tg__report_begin(struct tg__report *report, struct tg_memory *memory,
     memset(report, 0, sizeof *report);
     report->memory = memory;
     report->before = *tg_last_error();
+    report->errno_before = errno;
     report->receipt = receipt != NULL ? receipt : &report->own;
     memset(report->receipt, 0, sizeof *report->receipt);
     report->begin_ns = report->mark_ns = tg__clock_ns();
-    report->is_measured = receipt != NULL && free_now(memory, &report->free_bytes);
+    report->is_measured = receipt != NULL && getpid() == memory->pid &&
+                          free_now(memory, &report->free_bytes);
 }
 
 void tg__report_mark(struct tg__report *report, uint64_t *phase_ns) {
@@ -52,5 +58,6 @@ int tg__report_end(struct tg__report *report, int status) {
                                                                 : report->free_bytes - free_bytes;
     receipt->all_ns = tg__clock_ns() - report->begin_ns;
     tg__fail_as(status != 0 ? &why : &report->before);
+    errno = report->errno_before;
     return tg__memory_note(report->memory, status);
 }

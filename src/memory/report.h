@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A receipt while it is being filled: begun with the operation, ended with its status. */
+/* A receipt while it is being filled: begun with the operation, ended with its status. The end also
+ * puts errno back, and after a success the thread's last error. In a forked child the status is all
+ * that it has. */
 #ifndef TG_MEMORY_REPORT_H
 #define TG_MEMORY_REPORT_H
 
@@ -12,6 +14,7 @@ struct tg__report {
     struct tg_receipt own;
     struct tg_memory *memory;
     struct tg_error before; /* the thread's last error */
+    int errno_before;
     uint64_t begin_ns, mark_ns;
     uint64_t free_bytes; /* the driver's, at the beginning; asked for the caller's receipt only */
     bool is_measured;

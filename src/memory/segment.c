@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -51,7 +50,7 @@ static int map_segment(struct tg__segment *segment) {
                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED)
         return tg__fail(-errno, "no address space for host copies of %zu bytes: %s",
-                        segment->size_bytes, strerror(errno));
+                        segment->size_bytes, tg_error_text(-errno));
     segment->mapping = mapping;
     segment->bytes = mapping;
     if (slack > 0)
@@ -196,18 +195,36 @@ static void sweep(struct tg__segment *segment, const struct tg__range *gap) {
         give_bytes(segment, segment->held_bytes - (segment->size_bytes - empty_bytes));
 }
 
-/* 0: the segment is no more. */
-static int bury(struct tg__segment *segment) {
+/* Takes long where the segment is large; needs no lock where nobody else knows the segment. */
+static int unmap_segment(struct tg__segment *segment) {
     int rc = unpin(segment);
 
-    if (rc != 0)
-        return rc;
-    if (munmap(segment->mapping, segment->mapping_bytes) != 0)
-        return -errno;
+    if (rc == 0 && munmap(segment->mapping, segment->mapping_bytes) != 0)
+        rc = -errno;
+    return rc;
+}
+
+/* With lock. */
+static void free_segment(struct tg__segment *segment) {
     give_bytes(segment, segment->held_bytes);
     tg__ranges_free(&segment->gaps);
     free(segment);
-    return 0;
+}
+
+static void add_grave(struct tg__segment *segment) {
+    struct tg_memory *memory = segment->tag->memory;
+
+    segment->next = memory->graves;
+    memory->graves = segment;
+}
+
+/* 0: the segment is no more. */
+static int bury(struct tg__segment *segment) {
+    int rc = unmap_segment(segment);
+
+    if (rc == 0)
+        free_segment(segment);
+    return rc;
 }
 
 static void unlink_segment(struct tg__segment *segment) {
@@ -219,13 +236,9 @@ static void unlink_segment(struct tg__segment *segment) {
 }
 
 static void drop(struct tg__segment *segment) {
-    struct tg_memory *memory = segment->tag->memory;
-
     unlink_segment(segment);
-    if (bury(segment) != 0) {
-        segment->next = memory->graves;
-        memory->graves = segment;
-    }
+    if (bury(segment) != 0)
+        add_grave(segment);
 }
 
 void tg__segment_release(struct tg__block *block) {
@@ -262,6 +275,38 @@ void tg__segments_drop(struct tg_tag *tag) {
     while (tag->segments != NULL)
         tg__segment_drop(tag->segments);
     tag->is_saved = false;
+}
+
+void tg__segments_detach(struct tg_tag *tag, struct tg__segment **detached) {
+    while (tag->segments != NULL) {
+        struct tg__segment *segment = tag->segments;
+
+        tag->segments = segment->next;
+        segment->next = *detached;
+        *detached = segment;
+    }
+    for (size_t i = 0; i < tag->blocks.count; i++) {
+        struct tg__block *block = tag->blocks.items[i];
+
+        block->segment = NULL;
+        block->copy = NULL;
+    }
+    tag->is_saved = false;
+}
+
+void tg__segments_bury(struct tg_memory *memory, struct tg__segment *detached) {
+    while (detached != NULL) {
+        struct tg__segment *segment = detached;
+        int rc = unmap_segment(segment);
+
+        detached = segment->next;
+        pthread_mutex_lock(&memory->lock);
+        if (rc == 0)
+            free_segment(segment);
+        else
+            add_grave(segment);
+        pthread_mutex_unlock(&memory->lock);
+    }
 }
 
 void tg__segments_retry(struct tg_memory *memory) {

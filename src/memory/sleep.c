@@ -305,9 +305,10 @@ static int sleep_named(struct tg__report *report, const char *names, uint32_t wa
 int tg_memory_sleep(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
                     struct tg_receipt *receipt) {
     struct tg__report report;
-    int rc = tg__memory_check(memory);
+    int rc;
 
-    tg__report_begin(&report, memory, rc == TG_EFORKED ? NULL : receipt);
+    tg__report_begin(&report, memory, receipt);
+    rc = tg__memory_check(memory);
     if (rc == 0) {
         pthread_mutex_lock(&memory->turn);
         rc = sleep_named(&report, tags, wait_ms);

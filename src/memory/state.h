@@ -228,6 +228,11 @@ void tg__segment_release(struct tg__block *block);
 /* All host copies that a segment, or the tag, has. With lock. */
 void tg__segment_drop(struct tg__segment *segment);
 void tg__segments_drop(struct tg_tag *tag);
+/* The same in two steps, for giving back takes as long as the memory is large. First they leave the
+ * tag's tables, to the front of a list. With lock. */
+void tg__segments_detach(struct tg_tag *tag, struct tg__segment **detached);
+/* Then the list is given back; what cannot be goes to the graves. Without lock. */
+void tg__segments_bury(struct tg_memory *memory, struct tg__segment *detached);
 /* Tries again what could not be given back. With lock. */
 void tg__segments_retry(struct tg_memory *memory);
 

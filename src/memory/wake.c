@@ -202,8 +202,8 @@ static void undo(struct tg_memory *memory, struct tg_tag *chosen) {
     tg__fail_as(&why);
 }
 
-/* With lock. */
-static void publish_tag(struct tg_tag *tag) {
+/* With lock. Host copies that are no longer needed go to the front of a list. */
+static void publish_tag(struct tg_tag *tag, struct tg__segment **detached) {
     tg__charge_commit(tag, 0, tag->tried_bytes);
     tag->tried_bytes = 0;
     if (tag->fresh.count > 0) {
@@ -219,12 +219,13 @@ static void publish_tag(struct tg_tag *tag) {
     }
     tag->is_saved = false;
     if (!tag->params.keep_host)
-        tg__segments_drop(tag);
+        tg__segments_detach(tag, detached);
     tag->state = TG_TAG_AWAKE;
 }
 
 void tg__wake_end(struct tg_memory *memory, int publish) {
     struct tg_error before = *tg_last_error();
+    struct tg__segment *detached = NULL;
 
     if (!memory->is_tried)
         return;
@@ -235,9 +236,10 @@ void tg__wake_end(struct tg_memory *memory, int publish) {
     }
     pthread_mutex_lock(&memory->lock);
     for (struct tg_tag *tag = memory->chosen; tag != NULL; tag = tag->next_chosen)
-        publish_tag(tag);
+        publish_tag(tag, &detached);
     tg__tags_rest(memory, memory->chosen);
     pthread_mutex_unlock(&memory->lock);
+    tg__segments_bury(memory, detached);
     tg__fail_as(&before);
 }
 
@@ -341,9 +343,10 @@ static int try_named(struct tg__report *report, const char *names, uint32_t wait
 static int wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
                 struct tg_receipt *receipt, bool is_whole) {
     struct tg__report report;
-    int rc = tg__memory_check(memory);
+    int rc;
 
-    tg__report_begin(&report, memory, rc == TG_EFORKED ? NULL : receipt);
+    tg__report_begin(&report, memory, receipt);
+    rc = tg__memory_check(memory);
     if (rc == 0) {
         pthread_mutex_lock(&memory->turn);
         rc = try_named(&report, tags, wait_ms);
@@ -365,9 +368,12 @@ int tg_memory_wake_try(struct tg_memory *memory, const char *tags, uint32_t wait
 }
 
 void tg_memory_wake_end(struct tg_memory *memory, int publish) {
+    int saved = errno;
+
     if (tg__memory_check(memory) == TG_EFORKED)
         return;
     pthread_mutex_lock(&memory->turn);
     tg__wake_end(memory, publish);
     pthread_mutex_unlock(&memory->turn);
+    errno = saved;
 }

@@ -440,6 +440,144 @@ START_TEST(a_forked_child_learns_nothing_and_does_not_hang) {
 }
 END_TEST
 
+START_TEST(a_forked_child_gets_a_receipt_with_the_status_alone) {
+    struct tg_receipt nothing = {.status = TG_EFORKED}, receipt;
+    int status;
+    pid_t child = fork();
+
+    if (child == 0) {
+        bool is_right;
+
+        memset(&receipt, 0xff, sizeof receipt);
+        is_right = tg_memory_sleep(world.memory, NULL, 0, &receipt) == TG_EFORKED;
+        receipt.all_ns = 0;
+        is_right = is_right && memcmp(&receipt, &nothing, sizeof receipt) == 0;
+        memset(&receipt, 0xff, sizeof receipt);
+        is_right = is_right &&
+                   tg_memory_wake(world.memory, NULL, 0, &receipt) == TG_EFORKED;
+        receipt.all_ns = 0;
+        _exit(is_right && memcmp(&receipt, &nothing, sizeof receipt) == 0 ? 0 : 1);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+/* ---- manners --------------------------------------------------------------------------------- */
+
+/* Every call of the device leaves another errno, as a driver may. */
+static struct tg_device_ops rude;
+static const struct tg_device_ops *polite;
+
+static int rude_fence(struct tg_device *device, struct tg_queue *queue, struct tg_fence *fence) {
+    int rc = polite->fence(device, queue, fence);
+
+    errno = EXFULL;
+    return rc;
+}
+
+static int rude_memory(struct tg_device *device, uint64_t *free_bytes, uint64_t *total_bytes) {
+    int rc = polite->memory(device, free_bytes, total_bytes);
+
+    errno = EXFULL;
+    return rc;
+}
+
+static int rude_map(struct tg_device *device, uint64_t addr, uint64_t chunk, uint64_t devices) {
+    int rc = polite->map(device, addr, chunk, devices);
+
+    errno = EXFULL;
+    return rc;
+}
+
+static int rude_pin(struct tg_device *device, void *bytes, uint64_t size_bytes, int on) {
+    int rc = polite->pin(device, bytes, size_bytes, on);
+
+    errno = EXFULL;
+    return rc;
+}
+
+static int rude_queue_close(struct tg_device *device, struct tg_queue *queue) {
+    int rc = polite->queue_close(device, queue);
+
+    errno = EXFULL;
+    return rc;
+}
+
+#define ck_assert_keeps_errno(call)     \
+    do {                                \
+        errno = ENOTTY;                 \
+        call;                           \
+        ck_assert_int_eq(errno, ENOTTY); \
+    } while (0)
+
+START_TEST(errno_is_left_alone) {
+    struct tg_tag *tag = world_tag(&world, "a", host);
+    struct tg_receipt receipt;
+    const void *copy;
+    uint64_t size_bytes;
+    void *block;
+    int rc;
+
+    polite = world.memory->ops;
+    rude = *polite;
+    rude.fence = rude_fence;
+    rude.memory = rude_memory;
+    rude.map = rude_map;
+    rude.pin = rude_pin;
+    rude.queue_close = rude_queue_close;
+    world.memory->ops = &rude;
+    ck_assert_keeps_errno(rc = tg_tag_alloc(tag, 5, &block));
+    ck_assert_int_eq(rc, 0);
+    ck_assert_keeps_errno(rc = tg_memory_sleep(world.memory, NULL, 1000, &receipt));
+    ck_assert_int_eq(rc, 0);
+    ck_assert_keeps_errno(rc = tg_memory_hostcopy(world.memory, block, &copy, &size_bytes));
+    ck_assert_int_eq(rc, 0);
+    ck_assert_keeps_errno(rc = tg_memory_wake_try(world.memory, NULL, 1000, &receipt));
+    ck_assert_int_eq(rc, 0);
+    ck_assert_keeps_errno(tg_memory_wake_end(world.memory, 1));
+    ck_assert_keeps_errno(rc = tg_memory_free(world.memory, block, NULL));
+    ck_assert_int_eq(rc, 0);
+    world_alloc(tag, 5);
+    ck_assert_keeps_errno(tg_memory_close(world.memory));
+    world.memory = NULL;
+}
+END_TEST
+
+static int unpins_without_lock;
+
+static int watching_pin(struct tg_device *device, void *bytes, uint64_t size_bytes, int on) {
+    if (!on && pthread_mutex_trylock(&world.memory->lock) == 0) {
+        unpins_without_lock++;
+        pthread_mutex_unlock(&world.memory->lock);
+    }
+    return polite->pin(device, bytes, size_bytes, on);
+}
+
+START_TEST(a_wake_gives_host_memory_back_without_the_lock) {
+    struct tg_tag *tag = world_tag(&world, "a", host);
+
+    world_alloc(tag, GRANULE);
+    polite = world.memory->ops;
+    rude = *polite;
+    rude.pin = watching_pin;
+    world.memory->ops = &rude;
+    ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
+    ck_assert_ok(tg_memory_wake(world.memory, NULL, 1000, NULL));
+    ck_assert_int_eq(unpins_without_lock, 1);
+    ck_assert_uint_eq(world_info(tag).host_bytes, 0);
+    /* What cannot be given back then is tried again. */
+    ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
+    world.memory->ops = polite;
+    world_arm(&world, TG__OP_pin, TG__FAULT_ONCE, 2, TG_EDEVICE);
+    ck_assert_ok(tg_memory_wake(world.memory, NULL, 1000, NULL));
+    world_disarm(&world);
+    world_alloc(tag, 1);
+    ck_assert_uint_eq(world_info(tag).host_bytes, 0);
+    ck_assert_uint_eq(world_view(&world).host_bytes, 0);
+}
+END_TEST
+
 int main(void) {
     TCase *tcase = tcase_create("memory");
 
@@ -464,5 +602,8 @@ int main(void) {
     tcase_add_loop_test(tcase, a_stuck_save_keeps_the_chunks_that_it_reads, 0, 2);
     tcase_add_test(tcase, a_sleep_does_not_wait_longer_for_an_alloc_than_it_may);
     tcase_add_test(tcase, a_forked_child_learns_nothing_and_does_not_hang);
+    tcase_add_test(tcase, a_forked_child_gets_a_receipt_with_the_status_alone);
+    tcase_add_test(tcase, errno_is_left_alone);
+    tcase_add_test(tcase, a_wake_gives_host_memory_back_without_the_lock);
     return suite_run("memory", tcase);
 }
