@@ -119,6 +119,21 @@ static int attach(struct tg__shmfile *file, bool is_reader) {
     return rc;
 }
 
+static int say_poisoned(const struct tg__shmfile *file) {
+    uint64_t words[TG__SHM_WHY_WORDS];
+    char why[sizeof words];
+
+    for (int i = 0; i < TG__SHM_WHY_WORDS; i++)
+        words[i] = atomic_load_explicit(&file->head->why[i], memory_order_relaxed);
+    memcpy(why, words, sizeof why);
+    why[sizeof why - 1] = '\0';
+    for (char *at = why; *at != '\0'; at++) {
+        if (*at < ' ' || *at > '~')
+            *at = '?';
+    }
+    return tg__fail(TG_EPOISONED, "%s/%s is no longer used: %s", file->dir, file->name, why);
+}
+
 /* 0, TRY_AGAIN (the name leads elsewhere by now) or an error. */
 static int attach_and_join(struct tg__shmfile *file, bool is_reader) {
     struct stat info;
@@ -126,6 +141,11 @@ static int attach_and_join(struct tg__shmfile *file, bool is_reader) {
 
     if (rc != 0)
         return rc;
+    if (!is_reader && atomic_load(&file->head->is_poisoned) != 0) {
+        rc = say_poisoned(file);
+        unmap(file);
+        return rc;
+    }
     rc = open_slot(file, TG__GUARD_TICKET, is_reader ? O_RDONLY : O_RDWR, &info);
     if (rc == -ENOENT || (rc == 0 && (info.st_dev != file->device || info.st_ino != file->inode)))
         rc = TRY_AGAIN;
@@ -142,6 +162,8 @@ static int find_or_create(struct tg__shmfile *file, const struct tg__shmfile_par
     for (int i = 0; i < OPEN_TRIES; i++) {
         int rc = attach_and_join(file, params->is_reader);
 
+        if ((rc == TG_ELAYOUT || rc == TG_EPOISONED) && tg__shmfile_retire(file, params->is_reader))
+            rc = params->is_reader ? -ENOENT : TRY_AGAIN;
         if (rc == -ENOENT && params->is_reader)
             return tg__fail(-ENOENT, "there is no %s in %s", file->name, file->dir);
         if (rc == -ENOENT) {
@@ -251,21 +273,6 @@ static bool is_in_place(const struct tg__shmfile *file) {
         return false;
     return fstat(directory, &open_one) == 0 && lstat(file->dir, &by_name) == 0 &&
            by_name.st_dev == open_one.st_dev && by_name.st_ino == open_one.st_ino;
-}
-
-static int say_poisoned(const struct tg__shmfile *file) {
-    uint64_t words[TG__SHM_WHY_WORDS];
-    char why[sizeof words];
-
-    for (int i = 0; i < TG__SHM_WHY_WORDS; i++)
-        words[i] = atomic_load_explicit(&file->head->why[i], memory_order_relaxed);
-    memcpy(why, words, sizeof why);
-    why[sizeof why - 1] = '\0';
-    for (char *at = why; *at != '\0'; at++) {
-        if (*at < ' ' || *at > '~')
-            *at = '?';
-    }
-    return tg__fail(TG_EPOISONED, "%s/%s is no longer used: %s", file->dir, file->name, why);
 }
 
 int tg__shmfile_check(struct tg__shmfile *file, bool look) {

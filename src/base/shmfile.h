@@ -22,7 +22,8 @@
  * a writer that dies or stops anywhere leaves either the old record or the new one.
  *
  * It promises: no wait of more than 100 ms; no signal from garbage in the file; a process may die
- * at any instruction. It never removes a file, never waits for a process that does not run, never
+ * at any instruction. It removes a file only where another build or a poison has
+ * left it and nobody who lives has it open, never waits for a process that does not run, never
  * trusts a size or index in the file. */
 #ifndef TG_BASE_SHMFILE_H
 #define TG_BASE_SHMFILE_H

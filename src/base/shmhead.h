@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the shared file is made of, for the few files of this room that implement it: shmfile.c
- * (open, close, check, poison), shmcreate.c (how one comes to be), shmticket.c (who lives),
- * shmlock.c (the lock) and shmrecord.c (what is published). Others know shmfile.h only. */
+ * (open, close, check, poison), shmcreate.c (how one comes to be), shmretire.c (how an
+ * old one goes), shmticket.c (who lives), shmlock.c (the lock) and shmrecord.c (what is published).
+ * Others know shmfile.h only. */
 #ifndef TG_BASE_SHMHEAD_H
 #define TG_BASE_SHMHEAD_H
 
@@ -49,6 +50,13 @@ int tg__shmfile_allocate(int fd, size_t file_bytes);
 
 /* Makes the file, whole or not at all. 0 also if another was faster: then it is there too. */
 int tg__shmfile_create(struct tg__shmfile *file, const struct tg__shmfile_params *params);
+
+/* Tickets are bytes from here on: far behind every file's end. */
+#define TG__SHM_TICKETS_AT ((off_t)1 << 40)
+
+/* Removes the file under the name if nobody who lives has it open. True: the name is free, or leads
+ * to another file by now. A reader removes nothing: true, if it would be removed. */
+bool tg__shmfile_retire(struct tg__shmfile *file, bool is_reader);
 
 /* Takes a number, and the kernel's lock that says that its owner lives. */
 int tg__shmfile_take_ticket(struct tg__shmfile *file);

@@ -21,7 +21,7 @@ enum { CLAIMS_MAX = 4096 };
 static struct flock byte_of(uint32_t ticket) {
     return (struct flock){.l_type = F_WRLCK,
                           .l_whence = SEEK_SET,
-                          .l_start = ((off_t)1 << 40) + ticket,
+                          .l_start = TG__SHM_TICKETS_AT + ticket,
                           .l_len = 1};
 }
 

@@ -201,17 +201,41 @@ END_TEST
 
 START_TEST(other_layouts_are_refused) {
     struct tg__shmfile_params params = usual();
+    struct tg__shmfile *living = open_usual();
     uint64_t numbers[3] = {1, 2, 3}, swapped[3] = {2, 1, 3};
 
-    tg__shmfile_close(open_usual());
     params.format = 8;
     ck_refused(params, TG_ELAYOUT, "another build");
     params = usual();
     params.body_bytes += 8;
     ck_refused(params, TG_ELAYOUT, "size");
+    tg__shmfile_close(living);
     ck_assert_uint_ne(tg__shmfile_format(numbers, 3), tg__shmfile_format(swapped, 3));
     ck_assert_uint_ne(tg__shmfile_format(numbers, 3), tg__shmfile_format(numbers, 2));
     ck_assert_uint_ne(tg__shmfile_format(numbers, 1), tg__shmfile_format(numbers, 0));
+}
+END_TEST
+
+/* What an older build has left is in nobody's way; readers see nothing there. */
+START_TEST(what_nobody_uses_is_replaced) {
+    struct tg__shmfile_params params = usual();
+    struct tg__shmfile *file;
+
+    tg__shmfile_close(open_usual());
+    params.format = 8;
+    params.is_reader = true;
+    ck_refused(params, -ENOENT, "there is no");
+    params.is_reader = false;
+    ck_assert_int_eq(tg__shmfile_open(&params, &file), 0);
+    (void)!tg__shmfile_poison(file, "a test says so");
+    ck_refused(params, TG_EPOISONED, "a test says so");
+    tg__shmfile_close(file);
+    params.body_bytes += 8;
+    ck_assert_int_eq(tg__shmfile_open(&params, &file), 0);
+    tg__shmfile_close(file);
+    file = open_usual();
+    ck_assert_int_eq(tg__shmfile_check(file, true), 0);
+    tg__shmfile_close(file);
 }
 END_TEST
 
@@ -229,7 +253,7 @@ START_TEST(what_is_no_file_of_ours_is_refused) {
     unlink(in_dir("file"));
     tg__shmfile_close(open_usual());
     fd = open(in_dir("file"), O_WRONLY);
-    ck_assert_int_eq(pwrite(fd, "x", 1, 0), 1);
+    ck_assert_int_eq(pwrite(fd, "x", 1, 1), 1);
     close(fd);
     ck_refused(params, TG_ELAYOUT, "no file of ours");
     ck_assert_int_eq(truncate(in_dir("file"), 100), 0);
@@ -461,6 +485,7 @@ int main(void) {
     tcase_add_test(cases, the_umask_is_neither_heeded_nor_touched);
     tcase_add_test(cases, bad_parameters_make_nothing);
     tcase_add_test(cases, other_layouts_are_refused);
+    tcase_add_test(cases, what_nobody_uses_is_replaced);
     tcase_add_test(cases, what_is_no_file_of_ours_is_refused);
     tcase_add_test(cases, a_reader_only_reads);
     tcase_add_test(cases, poison_is_for_all_and_for_good);
