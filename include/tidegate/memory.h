@@ -23,14 +23,15 @@ struct tg_memory;
 struct tg_tag;
 
 enum tg_backup {
-    TG_BACKUP_NONE, /* content is dropped by sleep; zero after wake */
+    TG_BACKUP_NONE, /* content is dropped by sleep; zero after wake (but see fill_none) */
     TG_BACKUP_HOST  /* content is saved to host memory, and is there after wake */
 };
 
 struct tg_tag_params {
     enum tg_backup backup;
     int packed;    /* promise: no block is exported or registered; small blocks share chunks */
-    int fill_none; /* woken memory without content may hold anything */
+    int fill_none; /* nothing is zeroed: an allocated or woken block may hold what this process
+                    * left there */
     int keep_host; /* host copies outlive the wake: the next sleep is faster, memory stays taken */
     int checked;   /* a checksum of every saved block is verified by wake */
 };
@@ -57,18 +58,24 @@ struct tg_tag_info {
  * Errors: -ENOMEM, the device's. */
 TG_API TG_MUST_USE int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant,
                                       struct tg_memory **memory);
-/* Frees every block and tag that is left. NULL is allowed. */
+/* Frees every block and tag that is left. NULL is allowed. Waits up to 1 s for the device's work:
+ * device memory that is still used then stays until the device is closed, host copies until the
+ * process ends, and both stay charged until the tenant leaves. So close the device before the
+ * tenant leaves. */
 TG_API void tg_memory_close(struct tg_memory *memory);
 
 /* The tag of this name; opened before with other params: -EEXIST. name: letters, digits, '_', '-',
  * '.', up to 31 bytes. params NULL: all zero. Lives until tg_memory_close. */
 TG_API TG_MUST_USE int tg_tag_open(struct tg_memory *memory, const char *name,
                                    const struct tg_tag_params *params, struct tg_tag **tag);
+/* In a forked child all zero. */
 TG_API void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info);
 
-/* A block of zeroed memory on a granule's boundary. Never waits for other tenants. Errors: -EINVAL
- * (0 bytes, or more than the device has), TG_EASLEEP, TG_ENOFIT (other tenants hold it),
- * TG_EDEVICEMEMORY, TG_EBROKEN. */
+/* A block on a granule's boundary, zeroed unless the tag is fill_none. Never waits for other
+ * tenants. Errors: -EINVAL (0 bytes, or more than the device has), -ENOMEM, TG_EASLEEP, TG_ENOFIT
+ * (other tenants hold it), TG_ENEVERFITS, TG_EDEVICEMEMORY, TG_EFULL (the ledger has no place for
+ * another tag), TG_EHELD and TG_EMOTION (the ledger cannot be used now: try again), TG_EBUSY
+ * (zeroing has not ended in time), TG_EBROKEN, TG_EFORKED, the device's. */
 TG_API TG_MUST_USE int tg_tag_alloc(struct tg_tag *tag, uint64_t size_bytes, void **block);
 /* Frees a block in every state of its tag. The memory is used again only after all device work that
  * was given before this call has ended: on `queue`, or if NULL on every queue. Errors: -EINVAL for
@@ -78,14 +85,20 @@ TG_API TG_MUST_USE int tg_memory_free(struct tg_memory *memory, void *block,
 
 /* Puts tags to sleep: waits for the device's work (at most wait_ms), saves, unmaps, gives the
  * chunks back to the driver. tags: names with commas between, NULL: all. What sleeps already is
- * left alone. receipt may be NULL. Errors: -ENOENT (no such tag), TG_EBUSY (work has not ended),
- * TG_EHOSTMEMORY, TG_EBROKEN, the device's. */
+ * left alone. From the call until it returns, nobody gives the device work that touches blocks of
+ * these tags. receipt may be NULL. Errors: -ENOENT (no such tag), -EINVAL (an empty name),
+ * -EALREADY (a wake waits for its end), -ENOMEM, TG_EBUSY (work, or an alloc in these tags, has not
+ * ended in time), TG_EHOSTMEMORY, TG_EFULL and TG_EHELD (the ledger's), TG_EBROKEN, TG_EFORKED, the
+ * device's. */
 TG_API TG_MUST_USE int tg_memory_sleep(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
                                        struct tg_receipt *receipt);
 /* Wakes tags (NULL: exactly what sleeps): reserves in the ledger, waiting up to wait_ms, maps,
- * copies. Errors: -ENOENT, TG_ENOFIT, TG_ENEVERFITS, TG_ECYCLE (tg_tenant_shortfall has the
- * numbers), TG_EDEVICEMEMORY (a foreign program has it, all through the wait), TG_ECONTENT (a
- * checked block is not what was saved), the device's. */
+ * copies. Errors: -ENOENT, -EINVAL, -EALREADY (as sleep), -ENOMEM, TG_ENOFIT, TG_ENEVERFITS,
+ * TG_ECYCLE (tg_tenant_shortfall has the numbers), TG_EDEVICEMEMORY (a foreign program has it, all
+ * through the wait), TG_EBUSY (the copies have not ended in time, or the device still uses what an
+ * earlier wake mapped), TG_EFULL (too many tags at once, or the ledger's tables), TG_EHELD and
+ * TG_EMOTION (the ledger cannot be used now), TG_ECONTENT (a checked block is not what was saved),
+ * TG_EBROKEN, TG_EFORKED, the device's. */
 TG_API TG_MUST_USE int tg_memory_wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
                                       struct tg_receipt *receipt);
 /* The same in two halves, so that several processes can wake as one: try does all that can fail and

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Warnings: the library prints only what its user must know and no status can carry, each once, to
+ * stderr. State: the caller's flag. */
 #include "base/log.h"
 
 #include <errno.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The items of a receipt: one line for each name. When there are more names than lines, the last
+ * line is the sum of all others. */
 #include "base/receipt.h"
 
 #include <stdio.h>

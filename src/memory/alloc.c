@@ -64,8 +64,8 @@ static int find_addr(struct making *making) {
     range->size_bytes = making->room_bytes;
     if (!making->tag->params.packed)
         return memory->ops->reserve(memory->device, range->size_bytes, &range->addr);
-    if (range->size_bytes < memory->first_chunk_bytes)
-        range->size_bytes = memory->first_chunk_bytes;
+    if (range->size_bytes < memory->least_chunk_bytes)
+        range->size_bytes = memory->least_chunk_bytes;
     rc = tg__arena_find(making->tag, range->size_bytes, &range->addr);
     if (rc != 0 && range->size_bytes > making->room_bytes) {
         range->size_bytes = making->room_bytes;
@@ -91,7 +91,7 @@ static int back_once(struct tg__chunk *chunk) {
     return rc;
 }
 
-/* The exact size where the first chunk's does not fit. */
+/* The exact size where the least chunk's does not fit. */
 static void shorten(struct making *making) {
     struct tg_tag *tag = making->tag;
     struct tg__range *range = &making->chunk->range;

@@ -82,7 +82,7 @@ void tg__limbo_settle(struct tg_memory *memory, uint32_t wait_ms) {
     struct tg_fence fence;
     int rc;
 
-    if (memory->limbo == NULL)
+    if (memory->limbo == NULL && memory->leaving == NULL && memory->graves == NULL)
         return;
     rc = memory->ops->fence(memory->device, NULL, &fence);
     if (rc == 0) {

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A memory from its opening to its closing, and what every function of it begins and ends with: may
+ * this process use it, has the device failed for good, what can be given back meanwhile. */
 #include "memory/state.h"
 
 #include <errno.h>
@@ -8,9 +10,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-/* A packed tag's first chunk: small against the device, no more than a few small blocks need. */
-#define FIRST_CHUNK_BYTES (UINT64_C(64) << 20)
-#define FIRST_CHUNK_SHARE 64
+/* A packed tag's smallest chunk: small against the device, no more than a few small blocks need. */
+#define LEAST_CHUNK_BYTES (UINT64_C(64) << 20)
+#define LEAST_CHUNK_SHARE 64
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -26,9 +28,9 @@ static int ask_device(struct tg_memory *memory) {
     if (rc != 0)
         return rc;
     memory->granule_bytes = info.granule_bytes;
-    share_bytes = memory->total_bytes / FIRST_CHUNK_SHARE / info.granule_bytes *
+    share_bytes = memory->total_bytes / LEAST_CHUNK_SHARE / info.granule_bytes *
                   info.granule_bytes;
-    memory->first_chunk_bytes = share_bytes < FIRST_CHUNK_BYTES ? share_bytes : FIRST_CHUNK_BYTES;
+    memory->least_chunk_bytes = share_bytes < LEAST_CHUNK_BYTES ? share_bytes : LEAST_CHUNK_BYTES;
     return 0;
 }
 
@@ -124,7 +126,8 @@ static void retire_all(struct tg_tag *tag) {
     }
 }
 
-/* What the device did not take back stays with it: it goes when the device is closed. */
+/* What the device still uses or did not take back stays with it: chunks go when it is closed, and
+ * host copies, which it may still read, with the process. */
 static void free_lists(struct tg_memory *memory) {
     while (memory->limbo != NULL) {
         struct tg__block *block = memory->limbo;

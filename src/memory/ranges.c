@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Both tables are sorted arrays: they are searched often, change rarely, and hold few enough items
+ * that moving the rest costs less than a tree would. Room is made beforehand where a change must
+ * not fail. */
 #include "memory/ranges.h"
 
 #include <assert.h>

@@ -119,7 +119,7 @@ struct tg_memory {
     const struct tg_device_ops *ops;
     struct tg_tenant *tenant;
     struct tg_queue *queue; /* for copies and fills */
-    uint64_t granule_bytes, total_bytes, first_chunk_bytes;
+    uint64_t granule_bytes, total_bytes, least_chunk_bytes;
     pid_t pid;
     atomic_bool is_broken;
     atomic_bool is_alone; /* no ledger, or no longer */
@@ -209,8 +209,8 @@ bool tg__gate_is_open(struct tg_memory *memory, struct tg__gate *gate);
 void tg__limbo_add(struct tg__block *block);
 /* Lets go what has settled. With lock. */
 void tg__limbo_look(struct tg_memory *memory);
-/* Waits for one fence behind all frees so far, then looks. With lock, which it gives up
- * meanwhile. */
+/* Waits for one fence behind all frees so far, if anything is on its way out, then looks. What a
+ * stuck copy used can be tidied away then too. With lock, which it gives up meanwhile. */
 void tg__limbo_settle(struct tg_memory *memory, uint32_t wait_ms);
 /* All freed blocks up to `order` have settled. With lock. */
 void tg__limbo_settled(struct tg_memory *memory, uint64_t order);

@@ -85,6 +85,25 @@ START_TEST(a_block_is_zero_and_on_a_granule) {
 }
 END_TEST
 
+START_TEST(what_is_used_again_is_zeroed_unless_the_tag_says_no) {
+    struct tg_tag_params params = {.packed = 1, .fill_none = _i};
+    struct tg_tag *tag = world_tag(&world, "a", params);
+    void *block = world_alloc(tag, GRANULE), *again;
+
+    world_alloc(tag, GRANULE); /* keeps the chunk */
+    content_write(block, GRANULE, 1);
+    ck_assert_ok(tg_memory_free(world.memory, block, NULL));
+    tg__spy_clear(world.spy);
+    again = world_alloc(tag, GRANULE);
+    ck_assert_ptr_eq(again, block);
+    ck_assert_uint_eq(world_calls(&world, TG__OP_fill), _i ? 0 : 1);
+    if (_i)
+        ck_assert(content_is(again, GRANULE, 1));
+    else
+        ck_assert(content_is_zero(again, GRANULE));
+}
+END_TEST
+
 START_TEST(a_wrong_size_is_told) {
     struct tg_tag *tag = world_tag(&world, "a", none);
     void *block = NULL;
@@ -393,6 +412,24 @@ static void *alloc_one(void *tag) {
     return world_alloc(tag, GRANULE);
 }
 
+START_TEST(closing_waits_for_what_a_stuck_save_uses) {
+    struct tg_queue *queue;
+    struct tg_tag *tag;
+    void *block;
+
+    reopen("capacity=64MiB,lag=300");
+    tag = world_tag(&world, "a", host);
+    block = world_alloc(tag, GRANULE);
+    ck_assert_ok(tg_device_ops(world.spy)->queue_open(world.spy, &queue));
+    world_arm(&world, TG__OP_wait, TG__FAULT_ONCE, 2, TG_EBUSY);
+    ck_assert_int_eq(tg_memory_sleep(world.memory, NULL, 1000, NULL), TG_EBUSY);
+    world_disarm(&world);
+    ck_assert_ok(tg_memory_free(world.memory, block, queue));
+    ck_assert_ok(tg_device_ops(world.spy)->queue_close(world.spy, queue));
+    /* world_close sees that neither the chunk nor the host copy is left. */
+}
+END_TEST
+
 START_TEST(a_sleep_does_not_wait_longer_for_an_alloc_than_it_may) {
     struct tg_tag *tag;
     pthread_t thread;
@@ -586,6 +623,7 @@ int main(void) {
     tcase_add_test(tcase, a_tag_is_the_same_by_its_name);
     tcase_add_test(tcase, a_wrong_name_is_told);
     tcase_add_test(tcase, a_block_is_zero_and_on_a_granule);
+    tcase_add_loop_test(tcase, what_is_used_again_is_zeroed_unless_the_tag_says_no, 0, 2);
     tcase_add_test(tcase, a_wrong_size_is_told);
     tcase_add_test(tcase, small_packed_blocks_share_a_chunk);
     tcase_add_test(tcase, a_chunk_falls_back_to_what_is_asked);
@@ -600,6 +638,7 @@ int main(void) {
     tcase_add_test(tcase, everything_is_mapped_before_anything_is_copied);
     tcase_add_test(tcase, success_leaves_the_last_error_alone);
     tcase_add_loop_test(tcase, a_stuck_save_keeps_the_chunks_that_it_reads, 0, 2);
+    tcase_add_test(tcase, closing_waits_for_what_a_stuck_save_uses);
     tcase_add_test(tcase, a_sleep_does_not_wait_longer_for_an_alloc_than_it_may);
     tcase_add_test(tcase, a_forked_child_learns_nothing_and_does_not_hang);
     tcase_add_test(tcase, a_forked_child_gets_a_receipt_with_the_status_alone);
