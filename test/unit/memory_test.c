@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -268,11 +269,24 @@ START_TEST(nothing_is_allocated_in_a_sleeping_tag) {
 }
 END_TEST
 
+/* Of the whole pages inside. */
+static size_t resident_pages(const void *memory, uint64_t size_bytes) {
+    uintptr_t begin = ((uintptr_t)memory + 4095) / 4096 * 4096;
+    size_t count = ((uintptr_t)memory + size_bytes - begin) / 4096, resident = 0;
+    unsigned char pages[2 * GRANULE / 4096];
+
+    ck_assert_uint_le(count, sizeof pages);
+    ck_assert_int_eq(mincore((void *)begin, count * 4096, pages), 0);
+    for (size_t i = 0; i < count; i++)
+        resident += pages[i] & 1;
+    return resident;
+}
+
 START_TEST(a_sleeping_block_can_be_read_and_freed) {
     struct tg_tag *tag = world_tag(&world, "a", _i ? packed : host);
     struct tg_tag *plain = world_tag(&world, "plain", none);
     void *blocks[BLOCKS], *other = world_alloc(plain, 5);
-    const void *copy = NULL;
+    const void *copy = NULL, *freed = NULL;
     uint64_t size_bytes, host_bytes;
 
     fill(tag, blocks);
@@ -290,8 +304,11 @@ START_TEST(a_sleeping_block_can_be_read_and_freed) {
     ck_assert_says(tg_memory_hostcopy(world.memory, (char *)blocks[1] + 1, &copy, &size_bytes),
                    -EINVAL, "no block");
     host_bytes = world_info(tag).host_bytes;
+    ck_assert_ok(tg_memory_hostcopy(world.memory, blocks[3], &freed, &size_bytes));
+    ck_assert_uint_ge(resident_pages(freed, size_bytes), 2 * GRANULE / 4096 - 1);
     ck_assert_ok(tg_memory_free(world.memory, blocks[3], NULL));
     ck_assert_uint_le(world_info(tag).host_bytes, host_bytes - 2 * GRANULE + 4096);
+    ck_assert_uint_eq(resident_pages(freed, 2 * GRANULE), 0);
     ck_assert_uint_eq(world_view(&world).host_bytes, world_info(tag).host_bytes);
     ck_assert_says(tg_memory_hostcopy(world.memory, blocks[3], &copy, &size_bytes), -EINVAL,
                    "no block");

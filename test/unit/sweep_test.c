@@ -31,6 +31,13 @@ static uint64_t total, failed_calls[TG__OP_COUNT];
 
 /* ---- what is there --------------------------------------------------------------------------- */
 
+/* The sanitizers keep address space of their own. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const bool is_sanitized = true;
+#else
+static const bool is_sanitized = false;
+#endif
+
 /* Stacks and heaps come and go as the C library likes: they are left out. */
 static void look_at_maps(struct state *state) {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -42,7 +49,8 @@ static void look_at_maps(struct state *state) {
 
         ck_assert_int_eq(sscanf(line, "%lx-%lx", &begin, &end), 2);
         state->mappings += strstr(line, "memfd:") != NULL;
-        if (strstr(line, " ---p 00000000 00:00 0 \n") != NULL && end - begin >= GRANULE)
+        if (!is_sanitized && end - begin >= GRANULE &&
+            strstr(line, " ---p 00000000 00:00 0 \n") != NULL)
             state->address_bytes += end - begin;
     }
     fclose(maps);

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random allocs, frees, sleeps and wakes against a model; and from several threads at once. What a
+ * block must hold is computed from its seed, never kept. A failure prints the run's seed. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/map.h"
+#include "memory_world.h"
+#include "suite.h"
+
+enum { TAGS = 6, BLOCKS = 60, STEPS = 1500 };
+
+struct held {
+    void *block; /* NULL: none */
+    uint64_t size_bytes, seed;
+    int tag;
+};
+
+static struct world world;
+static struct tg_tag *tags[TAGS];
+static struct tg_tag_params params[TAGS];
+static const char *const names[TAGS] = {"a", "b", "c", "d", "e", "f"};
+
+static void open_all(const char *options) {
+    world_open(&world, options, true);
+    content_step = 256;
+    for (int i = 0; i < TAGS; i++) {
+        params[i] = (struct tg_tag_params){.backup = i % 3 == 0 ? TG_BACKUP_NONE : TG_BACKUP_HOST,
+                                           .packed = i % 2,
+                                           .keep_host = i == 4,
+                                           .checked = i == 5};
+        tags[i] = world_tag(&world, names[i], params[i]);
+    }
+}
+
+/* ---- one thread, against the model ----------------------------------------------------------- */
+
+struct model {
+    struct held held[BLOCKS];
+    bool sleeps[TAGS];
+    uint64_t random, seeds;
+};
+
+static uint64_t draw(struct model *model, uint64_t below) {
+    return tg__hash_u64(++model->random) % below;
+}
+
+static void check_held(const struct model *model, const struct held *held) {
+    const void *content = held->block;
+    uint64_t size_bytes;
+
+    if (model->sleeps[held->tag]) {
+        if (params[held->tag].backup == TG_BACKUP_NONE)
+            return;
+        ck_assert_ok(tg_memory_hostcopy(world.memory, held->block, &content, &size_bytes));
+        ck_assert_uint_eq(size_bytes, held->size_bytes);
+    }
+    if (held->seed == 0)
+        ck_assert(content_is_zero(content, held->size_bytes));
+    else
+        ck_assert(content_is(content, held->size_bytes, held->seed));
+}
+
+static void alloc_one(struct model *model, struct held *held) {
+    int tag = (int)draw(model, TAGS);
+    uint64_t size_bytes = 1 + draw(model, draw(model, 3) == 0 ? 8 * MIB : 70000);
+    void *block;
+    int rc = tg_tag_alloc(tags[tag], size_bytes, &block);
+
+    if (model->sleeps[tag]) {
+        ck_assert_int_eq(rc, TG_EASLEEP);
+        return;
+    }
+    if (rc == TG_ENOFIT || rc == TG_ENEVERFITS || rc == TG_EDEVICEMEMORY)
+        return;
+    ck_assert_ok(rc);
+    ck_assert(content_is_zero(block, size_bytes));
+    *held = (struct held){block, size_bytes, ++model->seeds << 20, tag};
+    content_write(block, size_bytes, held->seed);
+}
+
+static void free_one(struct model *model, struct held *held) {
+    check_held(model, held);
+    ck_assert_ok(tg_memory_free(world.memory, held->block, NULL));
+    held->block = NULL;
+}
+
+/* Some tags by name; which ones is in the mask. */
+static unsigned draw_names(struct model *model, char *list) {
+    unsigned mask = 1 + (unsigned)draw(model, (1 << TAGS) - 1);
+
+    list[0] = 0;
+    for (int i = 0; i < TAGS; i++) {
+        if (mask >> i & 1) {
+            strcat(list, list[0] == 0 ? "" : ",");
+            strcat(list, names[i]);
+        }
+    }
+    return mask;
+}
+
+static void put_to_sleep(struct model *model) {
+    char list[64];
+    unsigned mask = draw_names(model, list);
+
+    ck_assert_ok(tg_memory_sleep(world.memory, list, 10000, NULL));
+    for (int i = 0; i < TAGS; i++)
+        model->sleeps[i] = model->sleeps[i] || mask >> i & 1;
+    for (int i = 0; i < BLOCKS; i++) {
+        struct held *held = &model->held[i];
+
+        if (held->block != NULL && mask >> held->tag & 1 &&
+            params[held->tag].backup == TG_BACKUP_NONE)
+            held->seed = 0;
+    }
+}
+
+/* By one call or by two, and sometimes back again. */
+static void wake_up(struct model *model) {
+    char list[64];
+    unsigned mask = draw_names(model, list);
+    uint64_t way = draw(model, 3);
+    int rc;
+
+    if (way == 0)
+        rc = tg_memory_wake(world.memory, list, 0, NULL);
+    else
+        rc = tg_memory_wake_try(world.memory, list, 0, NULL);
+    if (way != 0)
+        tg_memory_wake_end(world.memory, way == 1);
+    if (rc == TG_ENOFIT || rc == TG_ENEVERFITS || rc == TG_EDEVICEMEMORY)
+        return;
+    ck_assert_ok(rc);
+    for (int i = 0; i < TAGS && way != 2; i++)
+        model->sleeps[i] = model->sleeps[i] && !(mask >> i & 1);
+}
+
+static void check_books(const struct model *model) {
+    uint64_t device_bytes = 0, host_bytes = 0, asleep_bytes = 0;
+    struct tg_tag_view view = world_view(&world);
+
+    for (int i = 0; i < TAGS; i++) {
+        struct tg_tag_info info = world_info(tags[i]);
+
+        ck_assert_int_eq(info.state, model->sleeps[i] ? TG_TAG_ASLEEP : TG_TAG_AWAKE);
+        device_bytes += info.device_bytes;
+        host_bytes += info.host_bytes;
+    }
+    for (int i = 0; i < BLOCKS; i++) {
+        const struct held *held = &model->held[i];
+
+        if (held->block != NULL && model->sleeps[held->tag])
+            asleep_bytes += (held->size_bytes + GRANULE - 1) / GRANULE * GRANULE;
+    }
+    ck_assert_uint_eq(view.occupied_bytes, device_bytes);
+    ck_assert_uint_eq(view.asleep_bytes, asleep_bytes);
+    ck_assert_uint_eq(view.reserved_bytes, 0);
+    ck_assert_uint_eq(view.host_bytes, host_bytes);
+    ck_assert_uint_eq(world_free_bytes(&world), 128 * MIB - device_bytes);
+}
+
+START_TEST(a_memory_is_what_its_model_says) {
+    const char *given = getenv("TEST_SEED");
+    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)_i + 1;
+    struct model *model = calloc(1, sizeof *model);
+
+    printf("seed %lu\n", (unsigned long)seed);
+    fflush(stdout);
+    ck_assert_ptr_nonnull(model);
+    model->random = seed << 32;
+    open_all("capacity=128MiB");
+    for (int step = 0; step < STEPS; step++) {
+        struct held *held = &model->held[draw(model, BLOCKS)];
+        uint64_t what = draw(model, 40);
+
+        if (what == 0)
+            put_to_sleep(model);
+        else if (what <= 2)
+            wake_up(model);
+        else if (held->block == NULL)
+            alloc_one(model, held);
+        else if (what <= 20)
+            free_one(model, held);
+        else
+            check_held(model, held);
+        if (step % 16 == 0)
+            check_books(model);
+    }
+    for (int i = 0; i < BLOCKS; i++) {
+        if (model->held[i].block != NULL)
+            check_held(model, &model->held[i]);
+    }
+    free(model);
+    world_close(&world);
+}
+END_TEST
+
+/* ---- several threads ------------------------------------------------------------------------- */
+
+enum { THREADS = 4, ROUNDS = 150 };
+
+static atomic_bool is_over;
+
+/* Allocates and frees in all tags; what sleeps is left alone. A block can fall asleep at any time,
+ * so only blocks of a tag that never sleeps are written and read. */
+static void *use(void *argument) {
+    uint64_t random = (uintptr_t)argument << 40, seeds = random;
+    struct held mine[8] = {{0}};
+
+    for (int i = 0; i < ROUNDS; i++) {
+        struct held *held = &mine[tg__hash_u64(++random) % 8];
+        int tag = (int)(tg__hash_u64(++random) % TAGS);
+
+        if (held->block != NULL) {
+            if (held->tag == 1)
+                ck_assert(content_is(held->block, held->size_bytes, held->seed));
+            ck_assert_ok(tg_memory_free(world.memory, held->block, NULL));
+            held->block = NULL;
+            continue;
+        }
+        held->size_bytes = 1 + tg__hash_u64(++random) % 100000;
+        if (tg_tag_alloc(tags[tag], held->size_bytes, &held->block) != 0) {
+            ck_assert_int_eq(tg_last_error()->status, TG_EASLEEP);
+            held->block = NULL;
+            continue;
+        }
+        held->tag = tag;
+        held->seed = ++seeds;
+        if (tag == 1)
+            content_write(held->block, held->size_bytes, held->seed);
+    }
+    for (int i = 0; i < 8; i++) {
+        if (mine[i].block != NULL)
+            ck_assert_ok(tg_memory_free(world.memory, mine[i].block, NULL));
+    }
+    return NULL;
+}
+
+static void *look(void *argument) {
+    (void)argument;
+    while (!atomic_load(&is_over)) {
+        for (int i = 0; i < TAGS; i++)
+            ck_assert_uint_le(world_info(tags[i]).blocks, 8 * THREADS);
+        usleep(100);
+    }
+    return NULL;
+}
+
+/* All tags but "b". */
+static void *turn(void *argument) {
+    (void)argument;
+    while (!atomic_load(&is_over)) {
+        ck_assert_ok(tg_memory_sleep(world.memory, "a,c,d,e", 10000, NULL));
+        ck_assert_ok(tg_memory_sleep(world.memory, "f", 10000, NULL));
+        ck_assert_ok(tg_memory_wake_try(world.memory, "a,e,f", 0, NULL));
+        tg_memory_wake_end(world.memory, 0);
+        ck_assert_ok(tg_memory_wake(world.memory, NULL, 0, NULL));
+    }
+    return NULL;
+}
+
+START_TEST(threads_do_not_meet_in_the_tables) {
+    pthread_t users[THREADS], looker, turner;
+
+    open_all("capacity=512MiB");
+    atomic_store(&is_over, false);
+    for (int i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&users[i], NULL, use, (void *)(uintptr_t)(i + 1)), 0);
+    ck_assert_int_eq(pthread_create(&looker, NULL, look, NULL), 0);
+    ck_assert_int_eq(pthread_create(&turner, NULL, turn, NULL), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(users[i], NULL);
+    atomic_store(&is_over, true);
+    pthread_join(looker, NULL);
+    pthread_join(turner, NULL);
+    for (int i = 0; i < TAGS; i++)
+        ck_assert_uint_eq(world_info(tags[i]).blocks, 0);
+    world_close(&world);
+}
+END_TEST
+
+int main(void) {
+    TCase *tcase = tcase_create("memory_model");
+
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, a_memory_is_what_its_model_says, 0, 4);
+    tcase_add_test(tcase, threads_do_not_meet_in_the_tables);
+    return suite_run("memory_model", tcase);
+}
