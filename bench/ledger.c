@@ -15,9 +15,13 @@
 #include <tidegate/error.h>
 #include <tidegate/ledger.h>
 
-enum { MIB = 1 << 20, TURN_NS = 1000000, TENANTS_MAX = 32, WAITS_MAX = 4096 };
+#define MIB (UINT64_C(1) << 20)
 
-static const uint64_t total_bytes = UINT64_C(1024) * MIB;
+#define TURN_NS UINT64_C(1000000)
+
+enum { TENANTS_MAX = 32, WAITS_MAX = 4096 };
+
+static const uint64_t total_bytes = 1024 * MIB;
 
 /* What processes share beside the ledger. */
 struct board {
@@ -149,7 +153,7 @@ static void contender(struct board *board, size_t self) {
 
 /* Fair: with N tenants, everybody waits for N - 1 turns of mean length. */
 static int contend(struct board *board, size_t tenants) {
-    uint64_t began = bench_clock_ns(CLOCK_MONOTONIC), worst = 0, all;
+    uint64_t began = bench_clock_ns(CLOCK_MONOTONIC), worst = 0, fair;
     uint32_t turns = 0, fewest = UINT32_MAX;
     int failed = 0;
 
@@ -164,7 +168,7 @@ static int contend(struct board *board, size_t tenants) {
         wait(&status);
         failed |= status;
     }
-    all = bench_clock_ns(CLOCK_MONOTONIC) - began;
+    fair = bench_clock_ns(CLOCK_MONOTONIC) - began;
     for (size_t i = 0; i < tenants; i++) {
         turns += board->wait_count[i];
         fewest = board->wait_count[i] < fewest ? board->wait_count[i] : fewest;
@@ -173,9 +177,10 @@ static int contend(struct board *board, size_t tenants) {
     }
     if (failed != 0 || turns == 0)
         return 2;
+    fair = fair / turns * (tenants - 1);
     printf("{\"tenants\": %zu, \"turns\": %u, \"fewest_turns\": %u, \"worst_wait_ns\": %llu, "
            "\"fair_wait_ns\": %llu}\n", tenants, turns, fewest, (unsigned long long)worst,
-           (unsigned long long)(all / turns * (tenants - 1)));
+           (unsigned long long)fair);
     return 0;
 }
 

@@ -18,7 +18,9 @@
 #include <tidegate/error.h>
 #include <tidegate/memory.h>
 
-enum { MIB = 1 << 20, TURNS_MAX = 100 };
+#define MIB (UINT64_C(1) << 20)
+
+enum { TURNS_MAX = 100 };
 
 struct sleep_times {
     uint64_t copy_ns, all_ns;
@@ -152,13 +154,13 @@ static void print(const struct best *best, const struct tg_tag_info *asleep, siz
     puts("}");
 }
 
-static void open_memory(uint64_t mib) {
+static void open_memory(unsigned long long mib) {
     struct tg_device *device = NULL;
     char uri[64];
 
     /* Two tags, and the kept one's chunks beside its copy. */
     snprintf(uri, sizeof uri, "host:capacity=%lluMiB,name=bench",
-             (unsigned long long)(2 * mib + 128));
+             2ULL * mib + 128);
     need(tg_device_open(uri, &device), "device");
     need(tg_memory_open(device, NULL, &memory), "memory");
     size_bytes = mib * MIB;

@@ -15,7 +15,9 @@
 #include <tidegate/ledger.h>
 #include <tidegate/memory.h>
 
-enum { MIB = 1 << 20, ACTOR_BLOCKS = 64, ACTORS_MAX = 16 };
+#define MIB (UINT64_C(1) << 20)
+
+enum { ACTOR_BLOCKS = 64, ACTORS_MAX = 16 };
 
 enum order_kind {
     ORDER_ALLOC,  /* size_bytes in tag; the answer's value is the block's number */

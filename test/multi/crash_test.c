@@ -13,7 +13,9 @@
 
 static const char uri[] = "host:capacity=32MiB,name=crash";
 
-enum { SURVIVOR_BYTES = 24 * MIB, WAIT_MS = 10000, POINTS_MAX = 500 };
+#define SURVIVOR_BYTES (24 * MIB)
+
+enum { WAIT_MS = 10000, POINTS_MAX = 500 };
 
 struct scene {
     const char *name;

@@ -12,7 +12,9 @@
 
 static const char uri[] = "host:capacity=64MiB,name=kill";
 
-enum { KILLS = 200, BYTES = 40 * MIB, WAIT_MS = 10000 };
+#define BYTES (40 * MIB)
+
+enum { KILLS = 200, WAIT_MS = 10000 };
 
 static void begin(struct actor *actor, int side, uint64_t seed) {
     struct actor_params params = {

@@ -10,7 +10,9 @@
 #include "actor.h"
 #include "stage.h"
 
-enum { BYTES = 40 * MIB, STRAGGLER_MS = 200 };
+#define BYTES (40 * MIB)
+
+enum { STRAGGLER_MS = 200 };
 
 static const char uri[] = "host:capacity=64MiB,name=life";
 static const char straggling[] = "host:capacity=64MiB,name=life,straggler=200";

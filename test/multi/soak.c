@@ -244,7 +244,7 @@ static void sample(void) {
         pids[i] = shadows[i].actor.pid;
     bytes = memfds_bytes(pids, tenant_count);
     totals.samples++;
-    totals.double_samples += bytes > CAPACITY_MIB * (uint64_t)MIB;
+    totals.double_samples += bytes > CAPACITY_MIB * MIB;
     if (bytes > totals.most_bytes)
         totals.most_bytes = bytes;
 }

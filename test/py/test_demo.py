@@ -190,6 +190,7 @@ def sampled(child, capacity_bytes):
     return most, peaks
 
 
+@pytest.mark.slow
 def test_both_need_most_of_it_and_never_have_more(running):
     """Distinct memfd bytes never exceed the capacity; each peak is above 60 %, both above 110 %."""
     capacity_bytes = 128 * MIB
@@ -229,6 +230,7 @@ def test_flipped_byte_is_seen(running):
     assert child.returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", (1, 2))
 def test_kills_lose_nothing_of_the_others(demo, seed):
     """One side is killed in every third hand-over; the other goes on."""

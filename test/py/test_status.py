@@ -54,6 +54,7 @@ def test_nobody_any_more(tidegate, status, place):  # noqa: F811
     assert answer["ledger"] and answer["tenants"] == [] and answer["host_bytes"] == 0
 
 
+@pytest.mark.slow
 def test_many_runs_leave_room(tidegate, place):  # noqa: F811
     """Each run's device is a new one; the ledger's places for devices do not run out."""
     for _ in range(17):
@@ -120,6 +121,7 @@ def test_text(running, status):  # noqa: F811
     assert child.poll() is None
 
 
+@pytest.mark.slow
 def test_quick_while_all_stand_still(tidegate, running, place):  # noqa: F811
     """It asks nobody and waits for nobody: 10 ms, the best of some tries on a busy machine."""
     child = begun(running)
