@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/map.h"
+#include "base/saturate.h"
 #include "base/shmfile.h"
 
 enum { SLOTS = 64, ENTRIES = 8192, WORDS = ENTRIES / 64, NO_SLOT = SLOTS };
@@ -89,27 +90,18 @@ static uint64_t held_word(const struct living *living, size_t word) {
     return held;
 }
 
-/* The numbers may be garbage: the sum stays at the top instead of wrapping. */
-static uint64_t add(uint64_t a, uint64_t b) {
-    return b > UINT64_MAX - a ? UINT64_MAX : a + b;
-}
-
 static uint64_t used_bytes(const struct tg__capacity *capacity, const struct living *living) {
     uint64_t used = 0;
 
     for (size_t i = 0; i < living->count; i++)
-        used = add(used, load(&living->slots[i]->own_bytes));
+        used = tg__sum(used, load(&living->slots[i]->own_bytes));
     for (size_t word = 0; word < WORDS; word++) {
         for (uint64_t held = held_word(living, word); held != 0; held &= held - 1) {
             size_t entry = word * 64 + (size_t)__builtin_ctzll(held);
-            used = add(used, load(&capacity->body->entries[entry].size_bytes));
+            used = tg__sum(used, load(&capacity->body->entries[entry].size_bytes));
         }
     }
     return used;
-}
-
-static uint64_t free_of(uint64_t used, uint64_t total) {
-    return used < total ? total - used : 0;
 }
 
 /* ---- joining --------------------------------------------------------------------------------- */
@@ -250,7 +242,7 @@ int tg__capacity_memory(struct tg__capacity *capacity, uint64_t *free_bytes,
         return rc;
     total = load(&capacity->body->total_bytes);
     find_living(capacity, &living);
-    *free_bytes = free_of(used_bytes(capacity, &living), total);
+    *free_bytes = tg__less(total, used_bytes(capacity, &living));
     *total_bytes = total;
     return 0;
 }
@@ -260,7 +252,7 @@ int tg__capacity_memory(struct tg__capacity *capacity, uint64_t *free_bytes,
 static int check_room(const struct tg__capacity *capacity, const struct living *living,
                       uint64_t size_bytes) {
     uint64_t total = load(&capacity->body->total_bytes);
-    uint64_t left = free_of(used_bytes(capacity, living), total);
+    uint64_t left = tg__less(total, used_bytes(capacity, living));
 
     if (size_bytes <= left)
         return 0;

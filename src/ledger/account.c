@@ -48,9 +48,7 @@ void tg__device_wake(struct tg__device_slot *device) {
 
 /* Stops at both ends: a caller that counts wrongly harms its own figures alone. */
 static void move(uint64_t *bytes, uint64_t more, uint64_t less) {
-    uint64_t sum = *bytes > UINT64_MAX - more ? UINT64_MAX : *bytes + more;
-
-    *bytes = sum > less ? sum - less : 0;
+    *bytes = tg__less(tg__sum(*bytes, more), less);
 }
 
 /* How one call changes the tag's figures. */

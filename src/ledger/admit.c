@@ -7,17 +7,10 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Sums saturate: figures come from a file. */
-static uint64_t sum(uint64_t a, uint64_t b) {
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
-static uint64_t less(uint64_t a, uint64_t b) {
-    return a > b ? a - b : 0;
-}
+#include "base/saturate.h"
 
 static uint64_t held(const struct tg__claim *claim) {
-    return sum(claim->occupied_bytes, claim->reserved_bytes);
+    return tg__sum(claim->occupied_bytes, claim->reserved_bytes);
 }
 
 /* Both ways: a time ahead of now is garbage, or of before the machine's last start. */
@@ -32,7 +25,7 @@ static bool is_unseen(const struct tg__orphans *orphans, uint64_t now_ns, uint64
 
 uint64_t tg__admit_orphaned(const struct tg__orphans *orphans, uint64_t now_ns, uint64_t asked_ns,
                             uint64_t unaccounted_bytes) {
-    uint64_t extra = less(unaccounted_bytes, orphans->unattributed_before_bytes);
+    uint64_t extra = tg__less(unaccounted_bytes, orphans->unattributed_before_bytes);
 
     if (distance(now_ns, orphans->since_ns) >= TG__ADMIT_ORPHAN_NS)
         return 0;
@@ -59,7 +52,7 @@ static void play_on(const struct tg__admit_input *in, uint64_t room, bool *done)
             if (done[i] || in->claims[i].wait_bytes > room)
                 continue;
             done[i] = has_moved = true;
-            room = sum(room, held(&in->claims[i]));
+            room = tg__sum(room, held(&in->claims[i]));
         }
     }
 }
@@ -74,7 +67,7 @@ static uint32_t cycle_partner(const struct tg__admit_input *in) {
     for (uint32_t i = 0; i < in->claim_count; i++) {
         done[i] = !is_waiting(in, i);
         if (!done[i])
-            room = less(room, held(&in->claims[i]));
+            room = tg__less(room, held(&in->claims[i]));
     }
     play_on(in, room, done);
     if (done[in->self])
@@ -107,7 +100,7 @@ static void look_out(const struct tg__admit_input *in, uint64_t available, struc
     for (uint32_t i = 0; i < in->claim_count; i++) {
         out->is_served[i] = !is_waiting(in, i);
         if (in->may_wait && out->is_served[i])
-            out->reach_bytes = sum(out->reach_bytes, held(&in->claims[i]));
+            out->reach_bytes = tg__sum(out->reach_bytes, held(&in->claims[i]));
     }
     play_on(in, out->reach_bytes, out->is_served);
     for (uint32_t i = 0; i < in->claim_count; i++) {
@@ -163,7 +156,7 @@ static void take_orphans(const struct tg__admit_input *in, uint64_t unaccounted,
     for (uint32_t i = 0; i < in->orphan_count; i++) {
         const struct tg__orphans *orphans = &in->orphans[i];
         uint64_t *side = is_unseen(orphans, in->now_ns, in->asked_ns) ? unseen : seen;
-        *side = sum(*side, tg__admit_orphaned(orphans, in->now_ns, in->asked_ns, unaccounted));
+        *side = tg__sum(*side, tg__admit_orphaned(orphans, in->now_ns, in->asked_ns, unaccounted));
     }
     *seen = *seen < unaccounted ? *seen : unaccounted;
 }
@@ -172,15 +165,15 @@ static void take_views(const struct tg__admit_input *in, struct tg__admit_output
     uint64_t occupied = 0, reserved = 0, used, seen, unseen, tenants_view, drivers_view;
 
     for (uint32_t i = 0; i < in->claim_count; i++) {
-        occupied = sum(occupied, in->claims[i].occupied_bytes);
-        reserved = sum(reserved, in->claims[i].reserved_bytes);
+        occupied = tg__sum(occupied, in->claims[i].occupied_bytes);
+        reserved = tg__sum(reserved, in->claims[i].reserved_bytes);
     }
-    used = less(in->total_bytes, in->free_bytes);
-    take_orphans(in, less(sum(used, in->created_bytes), occupied), &seen, &unseen);
-    out->orphaned_bytes = sum(seen, unseen);
-    out->unattributed_bytes = less(used, sum(occupied, out->orphaned_bytes));
-    tenants_view = less(in->total_bytes, sum(sum(occupied, reserved), out->orphaned_bytes));
-    drivers_view = less(in->free_bytes, sum(sum(reserved, in->created_bytes), unseen));
+    used = tg__less(in->total_bytes, in->free_bytes);
+    take_orphans(in, tg__less(tg__sum(used, in->created_bytes), occupied), &seen, &unseen);
+    out->orphaned_bytes = tg__sum(seen, unseen);
+    out->unattributed_bytes = tg__less(used, tg__sum(occupied, out->orphaned_bytes));
+    tenants_view = tg__less(in->total_bytes, tg__sum(tg__sum(occupied, reserved), out->orphaned_bytes));
+    drivers_view = tg__less(in->free_bytes, tg__sum(tg__sum(reserved, in->created_bytes), unseen));
     out->available_bytes = tenants_view < drivers_view ? tenants_view : drivers_view;
 }
 
@@ -190,7 +183,7 @@ void tg__admit(const struct tg__admit_input *in, struct tg__admit_output *out) {
     memset(out, 0, sizeof *out);
     out->other = UINT32_MAX;
     take_views(in, out);
-    if (self->wait_bytes > less(in->total_bytes, held(self))) {
+    if (self->wait_bytes > tg__less(in->total_bytes, held(self))) {
         out->answer = TG__ADMIT_NEVER;
         return;
     }

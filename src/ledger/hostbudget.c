@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/saturate.h"
 #include "ledger/tenant.h"
 
 enum { FILE_BYTES = 8192, PATH_BYTES = 1024 };
@@ -26,17 +27,13 @@ static uint64_t margin(uint64_t bytes) {
     return share < least ? least : share > most ? most : share;
 }
 
-static uint64_t less(uint64_t a, uint64_t b) {
-    return a > b ? a - b : 0;
-}
-
 uint64_t tg__host_budget(const struct tg__host_figures *figures, uint64_t untouched_bytes,
                          uint64_t all_bytes) {
     uint64_t system = figures->available_bytes < figures->headroom_bytes
                           ? figures->available_bytes
                           : figures->headroom_bytes;
-    uint64_t budget = less(less(system, margin(system)), untouched_bytes);
-    uint64_t option = less(figures->option_bytes, all_bytes);
+    uint64_t budget = tg__less(tg__less(system, margin(system)), untouched_bytes);
+    uint64_t option = tg__less(figures->option_bytes, all_bytes);
 
     return budget < option ? budget : option;
 }
@@ -94,7 +91,7 @@ static uint64_t least_headroom(char *folder, size_t top, const struct cgroup_wor
         if (cgroup_number(folder, words->limit, "", &limit) &&
             cgroup_number(folder, words->usage, "", &usage)) {
             (void)cgroup_number(folder, "memory.stat", words->file_key, &cached);
-            limit = less(limit, less(usage, cached));
+            limit = tg__less(limit, tg__less(usage, cached));
             least = limit < least ? limit : least;
         }
         slash = strrchr(folder, '/');

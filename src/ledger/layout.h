@@ -13,6 +13,7 @@
 
 #include <tidegate/ledger.h>
 
+#include "base/saturate.h"
 #include "base/shmfile.h"
 
 struct tg__tag_row {
@@ -78,12 +79,7 @@ static inline void tg__row_publish(struct tg__slot *slot, const struct tg__tenan
     tg__record_publish(&slot->record, row, sizeof *row);
 }
 
-/* Figures come from a file: sums stop at the end. */
-static inline uint64_t tg__sum(uint64_t a, uint64_t b) {
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
-/* Over the tags. */
+/* Sums over the tags. */
 uint64_t tg__row_occupied(const struct tg__tenant_row *row);
 uint64_t tg__row_reserved(const struct tg__tenant_row *row);
 uint64_t tg__row_held(const struct tg__tenant_row *row); /* both */

@@ -46,9 +46,7 @@ static int fill_ask(struct tg_tenant *tenant, struct tg__ask *ask) {
 
         if (rc < 0)
             return rc;
-        ask->size_bytes = share->size_bytes > UINT64_MAX - ask->size_bytes
-                              ? UINT64_MAX
-                              : ask->size_bytes + share->size_bytes;
+        ask->size_bytes = tg__sum(ask->size_bytes, share->size_bytes);
         if (share->size_bytes > largest_bytes) {
             largest_bytes = share->size_bytes;
             ask->tag = share->tag;

@@ -5,10 +5,6 @@
 #include "base/clock.h"
 #include "ledger/tenant.h"
 
-static uint64_t less(uint64_t a, uint64_t b) {
-    return a > b ? a - b : 0;
-}
-
 static uint64_t last_unattributed(const struct tg__ledger_body *body, uint32_t device) {
     struct tg__device_row row;
 
@@ -42,7 +38,7 @@ static bool note_death(struct tg_ledger *ledger, struct tg__slot *slot,
 static uint64_t unaccounted(const struct tg_ledger *ledger, uint32_t index,
                             const struct tg__driver *driver) {
     const _Atomic uint64_t *created = &ledger->body->devices[index].created_bytes;
-    uint64_t used = less(driver->total_bytes, driver->free_bytes), living = 0;
+    uint64_t used = tg__less(driver->total_bytes, driver->free_bytes), living = 0;
 
     for (uint32_t i = 0; i < TG_LEDGER_TENANTS; i++) {
         const struct tg__slot *slot = &ledger->body->slots[i];
@@ -54,7 +50,7 @@ static uint64_t unaccounted(const struct tg_ledger *ledger, uint32_t index,
     /* Read after the rows: what is in them by now is counted. */
     used = tg__sum(used, atomic_load_explicit(created, memory_order_acquire) -
                              driver->created_before);
-    return less(used, living);
+    return tg__less(used, living);
 }
 
 /* driver NULL: only time tells. */

@@ -8,6 +8,7 @@
 #ifndef TG_SNAPSHOT_DIGEST_H
 #define TG_SNAPSHOT_DIGEST_H
 
+#include "base/saturate.h"
 #include "snapshot/tables.h"
 
 /* What one stack held at one moment. Signed: while a history is replayed, differences. */
@@ -22,11 +23,6 @@ static inline int64_t tg__plus(int64_t a, int64_t b) {
 
 static inline int64_t tg__minus(int64_t a, int64_t b) {
     return (int64_t)((uint64_t)a - (uint64_t)b);
-}
-
-/* The same without sign: at the most all there can be. */
-static inline uint64_t tg__sum(uint64_t a, uint64_t b) {
-    return a + b < a ? UINT64_MAX : a + b;
 }
 
 static inline uint64_t tg__not_negative(int64_t n) {
