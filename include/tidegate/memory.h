@@ -48,10 +48,11 @@ enum tg_tag_state {
 
 struct tg_tag_info {
     enum tg_tag_state state;
-    uint64_t blocks, size_bytes; /* as asked for by the callers of alloc */
-    uint64_t device_bytes;       /* chunks */
-    uint64_t host_bytes;         /* host copies */
-    uint64_t limbo_bytes;        /* freed, whose last users may still run */
+    uint64_t block_count;
+    uint64_t size_bytes;   /* as asked for by the callers of alloc */
+    uint64_t device_bytes; /* chunks */
+    uint64_t host_bytes;   /* host copies */
+    uint64_t limbo_bytes;  /* freed, whose last users may still run */
 };
 
 /* device is lent until close. tenant NULL: a process alone, without a ledger; else lent likewise.

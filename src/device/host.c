@@ -132,7 +132,7 @@ static int host_map(struct tg_device *device, uint64_t addr, uint64_t chunk, uin
     if (rc == 0)
         rc = enter(device, &host);
     if (rc == 0) {
-        struct tg__chunk *found = tg__hostchunk_find(host, chunk);
+        struct tg__hostchunk *found = tg__hostchunk_find(host, chunk);
         rc = leave(host, found == NULL ? -EINVAL : tg__hostrange_map(host, addr, found));
     }
     errno = saved;

@@ -27,14 +27,14 @@
 #define TG__HOST_NO_ENTRY UINT32_MAX
 
 /* Memory; it goes when neither a handle nor a mapping is left. */
-struct tg__chunk {
+struct tg__hostchunk {
     uint64_t size_bytes, inode;
     void *home;                 /* NULL: no handle is left, so nobody can map it anew */
     uint32_t handles, mappings; /* of this process */
     uint32_t entry;             /* in the capacity's table; NO_ENTRY: counted as our own */
     bool is_guarded;            /* created here as exportable: slot 0 of the guard is */
     struct tg__forkguard guard; /* its descriptor, until its creator's handle is released */
-    struct tg__chunk *next, *previous;
+    struct tg__hostchunk *next, *previous;
 };
 
 struct tg__host {
@@ -49,7 +49,7 @@ struct tg__host {
     struct tg__spans pins;
     struct tg__vec handles; /* of struct handle */
     uint32_t free_handle;   /* see hostchunk.c */
-    struct tg__chunk *chunks;
+    struct tg__hostchunk *chunks;
 };
 
 void tg__hostchunk_init(struct tg__host *host);
@@ -59,15 +59,15 @@ int tg__hostchunk_release(struct tg__host *host, uint64_t handle);
 int tg__hostchunk_export(struct tg__host *host, uint64_t handle, int *fd);
 int tg__hostchunk_import(struct tg__host *host, int fd, uint64_t size_bytes, uint64_t *handle);
 /* NULL and a sentence if there is none. */
-struct tg__chunk *tg__hostchunk_find(struct tg__host *host, uint64_t handle);
+struct tg__hostchunk *tg__hostchunk_find(struct tg__host *host, uint64_t handle);
 /* A mapping of it is gone. */
-void tg__hostchunk_unmapped(struct tg__host *host, struct tg__chunk *chunk);
+void tg__hostchunk_unmapped(struct tg__host *host, struct tg__hostchunk *chunk);
 /* Gives all handles up; is_forked: only this process's memory. */
 void tg__hostchunk_free_all(struct tg__host *host, bool is_forked);
 
 int tg__hostrange_reserve(struct tg__host *host, uint64_t size_bytes, uint64_t *addr);
 int tg__hostrange_unreserve(struct tg__host *host, uint64_t addr, uint64_t size_bytes);
-int tg__hostrange_map(struct tg__host *host, uint64_t addr, struct tg__chunk *chunk);
+int tg__hostrange_map(struct tg__host *host, uint64_t addr, struct tg__hostchunk *chunk);
 int tg__hostrange_unmap(struct tg__host *host, uint64_t addr, uint64_t size_bytes);
 /* Unmaps and gives back all; is_forked: as above. */
 void tg__hostrange_free_all(struct tg__host *host, bool is_forked);

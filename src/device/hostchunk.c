@@ -26,7 +26,7 @@ enum { DESCRIPTOR = 0 };
 #define CHUNK_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 struct handle {
-    struct tg__chunk *chunk; /* NULL: the place is free, */
+    struct tg__hostchunk *chunk; /* NULL: the place is free, */
     uint32_t next_free;      /* and this the next such */
     uint32_t uses;           /* from 1 */
     bool is_created;         /* by this process, as exportable */
@@ -52,7 +52,7 @@ static int handle_room(struct tg__host *host) {
     return host->free_handle != NO_HANDLE ? 0 : tg__vec_room(&host->handles, 1);
 }
 
-static uint64_t add_handle(struct tg__host *host, struct tg__chunk *chunk, bool is_created) {
+static uint64_t add_handle(struct tg__host *host, struct tg__hostchunk *chunk, bool is_created) {
     uint32_t place = host->free_handle;
     struct handle *handle;
 
@@ -82,7 +82,7 @@ static struct handle *find_handle(struct tg__host *host, uint64_t number) {
     return NULL;
 }
 
-struct tg__chunk *tg__hostchunk_find(struct tg__host *host, uint64_t handle) {
+struct tg__hostchunk *tg__hostchunk_find(struct tg__host *host, uint64_t handle) {
     struct handle *found = find_handle(host, handle);
 
     return found == NULL ? NULL : found->chunk;
@@ -90,14 +90,14 @@ struct tg__chunk *tg__hostchunk_find(struct tg__host *host, uint64_t handle) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void link_chunk(struct tg__host *host, struct tg__chunk *chunk) {
+static void link_chunk(struct tg__host *host, struct tg__hostchunk *chunk) {
     chunk->next = host->chunks;
     if (chunk->next != NULL)
         chunk->next->previous = chunk;
     host->chunks = chunk;
 }
 
-static void unlink_chunk(struct tg__host *host, struct tg__chunk *chunk) {
+static void unlink_chunk(struct tg__host *host, struct tg__hostchunk *chunk) {
     if (chunk->next != NULL)
         chunk->next->previous = chunk->previous;
     if (chunk->previous != NULL)
@@ -106,7 +106,7 @@ static void unlink_chunk(struct tg__host *host, struct tg__chunk *chunk) {
         host->chunks = chunk->next;
 }
 
-static int take(struct tg__host *host, struct tg__chunk *chunk, bool travels) {
+static int take(struct tg__host *host, struct tg__hostchunk *chunk, bool travels) {
     if (travels)
         return tg__capacity_take_shared(host->capacity, chunk->inode, chunk->size_bytes,
                                         &chunk->entry);
@@ -114,7 +114,7 @@ static int take(struct tg__host *host, struct tg__chunk *chunk, bool travels) {
     return tg__capacity_take(host->capacity, chunk->size_bytes);
 }
 
-static void give(struct tg__host *host, const struct tg__chunk *chunk) {
+static void give(struct tg__host *host, const struct tg__hostchunk *chunk) {
     if (chunk->entry != TG__HOST_NO_ENTRY)
         tg__capacity_give_shared(host->capacity, chunk->entry);
     else
@@ -122,7 +122,7 @@ static void give(struct tg__host *host, const struct tg__chunk *chunk) {
 }
 
 /* Maps the memory where nobody touches it. What is doubled from here has the same advice. */
-static int settle(struct tg__chunk *chunk, int fd) {
+static int settle(struct tg__hostchunk *chunk, int fd) {
     void *home = mmap(NULL, chunk->size_bytes, PROT_NONE, MAP_SHARED, fd, 0);
 
     if (home == MAP_FAILED)
@@ -138,13 +138,13 @@ static int settle(struct tg__chunk *chunk, int fd) {
     return 0;
 }
 
-static void leave_home(struct tg__chunk *chunk) {
+static void leave_home(struct tg__hostchunk *chunk) {
     munmap(chunk->home, chunk->size_bytes);
     chunk->home = NULL;
 }
 
 /* The process that writes on after our death has it, too. */
-static int settle_and_share(struct tg__host *host, struct tg__chunk *chunk, int fd) {
+static int settle_and_share(struct tg__host *host, struct tg__hostchunk *chunk, int fd) {
     int rc = settle(chunk, fd);
 
     if (rc != 0 || host->straggler == NULL)
@@ -156,7 +156,8 @@ static int settle_and_share(struct tg__host *host, struct tg__chunk *chunk, int 
 }
 
 /* Gives the descriptor its size, once the memory is accounted. */
-static int size_and_settle(struct tg__host *host, struct tg__chunk *chunk, int fd, bool travels) {
+static int size_and_settle(struct tg__host *host, struct tg__hostchunk *chunk, int fd,
+                           bool travels) {
     if (ftruncate(fd, (off_t)chunk->size_bytes) != 0)
         return fail_system("size a chunk");
     if (travels && fcntl(fd, F_ADD_SEALS, CHUNK_SEALS) != 0)
@@ -165,7 +166,7 @@ static int size_and_settle(struct tg__host *host, struct tg__chunk *chunk, int f
 }
 
 /* While no fork can happen. The descriptor goes into the guard, or is closed. */
-static int make_memory(struct tg__host *host, struct tg__chunk *chunk, bool travels) {
+static int make_memory(struct tg__host *host, struct tg__hostchunk *chunk, bool travels) {
     int fd = memfd_create(host->chunk_name, MFD_CLOEXEC | MFD_ALLOW_SEALING), rc;
     struct stat info;
 
@@ -195,8 +196,8 @@ close:
     return rc;
 }
 
-static struct tg__chunk *new_chunk(uint64_t size_bytes) {
-    struct tg__chunk *chunk = calloc(1, sizeof *chunk);
+static struct tg__hostchunk *new_chunk(uint64_t size_bytes) {
+    struct tg__hostchunk *chunk = calloc(1, sizeof *chunk);
 
     if (chunk == NULL) {
         tg__fail_memory();
@@ -206,14 +207,14 @@ static struct tg__chunk *new_chunk(uint64_t size_bytes) {
     return chunk;
 }
 
-static void free_chunk(struct tg__chunk *chunk) {
+static void free_chunk(struct tg__hostchunk *chunk) {
     if (chunk->is_guarded)
         tg__forkguard_remove(&chunk->guard);
     free(chunk);
 }
 
 /* Nobody in this process can reach it any more. */
-static void forget(struct tg__host *host, struct tg__chunk *chunk) {
+static void forget(struct tg__host *host, struct tg__hostchunk *chunk) {
     if (host->straggler != NULL)
         tg__straggler_drop(host->straggler, chunk->inode);
     give(host, chunk);
@@ -226,7 +227,7 @@ static void forget(struct tg__host *host, struct tg__chunk *chunk) {
 int tg__hostchunk_create(struct tg__host *host, uint64_t size_bytes, uint32_t flags,
                          uint64_t *handle) {
     bool travels = (flags & TG_CHUNK_EXPORTABLE) != 0;
-    struct tg__chunk *chunk;
+    struct tg__hostchunk *chunk;
     int rc = handle_room(host);
 
     if (rc != 0)
@@ -253,7 +254,7 @@ int tg__hostchunk_create(struct tg__host *host, uint64_t size_bytes, uint32_t fl
 
 int tg__hostchunk_release(struct tg__host *host, uint64_t number) {
     struct handle *handle = find_handle(host, number);
-    struct tg__chunk *chunk;
+    struct tg__hostchunk *chunk;
 
     if (handle == NULL)
         return -EINVAL;
@@ -270,7 +271,7 @@ int tg__hostchunk_release(struct tg__host *host, uint64_t number) {
     return 0;
 }
 
-void tg__hostchunk_unmapped(struct tg__host *host, struct tg__chunk *chunk) {
+void tg__hostchunk_unmapped(struct tg__host *host, struct tg__hostchunk *chunk) {
     if (--chunk->mappings == 0 && chunk->handles == 0)
         forget(host, chunk);
 }
@@ -314,8 +315,8 @@ static int judge_import(const struct tg__host *host, int fd, uint64_t size_bytes
 }
 
 /* Only inodes of chunks with an entry are compared: no other can come in by a descriptor. */
-static struct tg__chunk *find_inode(const struct tg__host *host, uint64_t inode) {
-    for (struct tg__chunk *chunk = host->chunks; chunk != NULL; chunk = chunk->next) {
+static struct tg__hostchunk *find_inode(const struct tg__host *host, uint64_t inode) {
+    for (struct tg__hostchunk *chunk = host->chunks; chunk != NULL; chunk = chunk->next) {
         if (chunk->inode == inode && chunk->entry != TG__HOST_NO_ENTRY)
             return chunk;
     }
@@ -323,7 +324,7 @@ static struct tg__chunk *find_inode(const struct tg__host *host, uint64_t inode)
 }
 
 /* Only mappings of it are left here, and the straggler, if any, has it. */
-static int settle_again(struct tg__chunk *chunk, int fd) {
+static int settle_again(struct tg__hostchunk *chunk, int fd) {
     int rc;
 
     tg__fork_hold();
@@ -332,7 +333,7 @@ static int settle_again(struct tg__chunk *chunk, int fd) {
     return rc;
 }
 
-static int import_new(struct tg__host *host, int fd, uint64_t inode, struct tg__chunk *chunk) {
+static int import_new(struct tg__host *host, int fd, uint64_t inode, struct tg__hostchunk *chunk) {
     int rc;
 
     chunk->inode = inode;
@@ -350,7 +351,7 @@ static int import_new(struct tg__host *host, int fd, uint64_t inode, struct tg__
 }
 
 int tg__hostchunk_import(struct tg__host *host, int fd, uint64_t size_bytes, uint64_t *handle) {
-    struct tg__chunk *chunk;
+    struct tg__hostchunk *chunk;
     uint64_t inode;
     int rc = judge_import(host, fd, size_bytes, &inode);
 
@@ -375,7 +376,7 @@ int tg__hostchunk_import(struct tg__host *host, int fd, uint64_t size_bytes, uin
 /* In a forked child the mappings are not there, and the guards have closed the descriptors. */
 void tg__hostchunk_free_all(struct tg__host *host, bool is_forked) {
     while (host->chunks != NULL) {
-        struct tg__chunk *chunk = host->chunks;
+        struct tg__hostchunk *chunk = host->chunks;
 
         if (chunk->home != NULL && !is_forked)
             leave_home(chunk);

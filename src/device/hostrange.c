@@ -13,11 +13,11 @@
 
 struct range {
     uint64_t mapped;             /* granules that are not vacant */
-    struct tg__chunk *granules[];
+    struct tg__hostchunk *granules[];
 };
 
 /* A mapping goes on. */
-static struct tg__chunk continued;
+static struct tg__hostchunk continued;
 
 static uint64_t granules(uint64_t size_bytes) {
     return size_bytes / TG__HOST_GRANULE_BYTES;
@@ -108,7 +108,7 @@ int tg__hostrange_unreserve(struct tg__host *host, uint64_t addr, uint64_t size_
 }
 
 /* The words of a piece of a reserved range, or NULL and a sentence. */
-static struct tg__chunk **find_words(const struct tg__host *host, uint64_t addr,
+static struct tg__hostchunk **find_words(const struct tg__host *host, uint64_t addr,
                                      uint64_t size_bytes, struct range **range) {
     struct tg__span *span = tg__spans_find(&host->ranges, addr, size_bytes);
 
@@ -122,7 +122,7 @@ static struct tg__chunk **find_words(const struct tg__host *host, uint64_t addr,
 }
 
 /* Doubles the home mapping to addr, over the reservation that is there. */
-static int double_home(const struct tg__chunk *chunk, uint64_t addr) {
+static int double_home(const struct tg__hostchunk *chunk, uint64_t addr) {
     void *there = pointer(addr);
     int rc;
 
@@ -140,10 +140,10 @@ static int double_home(const struct tg__chunk *chunk, uint64_t addr) {
     return 0;
 }
 
-int tg__hostrange_map(struct tg__host *host, uint64_t addr, struct tg__chunk *chunk) {
+int tg__hostrange_map(struct tg__host *host, uint64_t addr, struct tg__hostchunk *chunk) {
     uint64_t count = granules(chunk->size_bytes);
     struct range *range;
-    struct tg__chunk **words = find_words(host, addr, chunk->size_bytes, &range);
+    struct tg__hostchunk **words = find_words(host, addr, chunk->size_bytes, &range);
     int rc;
 
     if (words == NULL)
@@ -166,7 +166,7 @@ int tg__hostrange_map(struct tg__host *host, uint64_t addr, struct tg__chunk *ch
 
 /* Whether whole mappings fill these words: one begins at the first, none goes on behind the last,
  * and none is missing. */
-static bool are_whole(struct tg__chunk *const *words, uint64_t count, bool has_next) {
+static bool are_whole(struct tg__hostchunk *const *words, uint64_t count, bool has_next) {
     if (words[0] == &continued || (has_next && words[count] == &continued))
         return false;
     for (uint64_t i = 0; i < count; i++) {
@@ -179,7 +179,7 @@ static bool are_whole(struct tg__chunk *const *words, uint64_t count, bool has_n
 int tg__hostrange_unmap(struct tg__host *host, uint64_t addr, uint64_t size_bytes) {
     uint64_t count = granules(size_bytes);
     struct range *range;
-    struct tg__chunk **words = find_words(host, addr, size_bytes, &range);
+    struct tg__hostchunk **words = find_words(host, addr, size_bytes, &range);
     /* The range may go on: it holds one granule more. */
     bool has_next = words != NULL && tg__spans_find(&host->ranges, addr,
                                                     size_bytes + TG__HOST_GRANULE_BYTES) != NULL;
@@ -193,7 +193,7 @@ int tg__hostrange_unmap(struct tg__host *host, uint64_t addr, uint64_t size_byte
         return tg__fail(-errno, "cannot unmap: %s", tg_error_text(-errno));
     range->mapped -= count;
     for (uint64_t i = 0; i < count; i++) {
-        struct tg__chunk *chunk = words[i];
+        struct tg__hostchunk *chunk = words[i];
 
         words[i] = NULL;
         if (chunk != &continued)

@@ -172,7 +172,8 @@ static void take_views(const struct tg__admit_input *in, struct tg__admit_output
     take_orphans(in, tg__less(tg__sum(used, in->created_bytes), occupied), &seen, &unseen);
     out->orphaned_bytes = tg__sum(seen, unseen);
     out->unattributed_bytes = tg__less(used, tg__sum(occupied, out->orphaned_bytes));
-    tenants_view = tg__less(in->total_bytes, tg__sum(tg__sum(occupied, reserved), out->orphaned_bytes));
+    tenants_view = tg__less(in->total_bytes,
+                            tg__sum(tg__sum(occupied, reserved), out->orphaned_bytes));
     drivers_view = tg__less(in->free_bytes, tg__sum(tg__sum(reserved, in->created_bytes), unseen));
     out->available_bytes = tenants_view < drivers_view ? tenants_view : drivers_view;
 }

@@ -75,7 +75,7 @@ void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info) {
     pthread_mutex_lock(&memory->lock);
     *info = (struct tg_tag_info){
         .state = atomic_load(&memory->is_broken) ? TG_TAG_BROKEN : tag->state,
-        .blocks = tag->blocks.count,
+        .block_count = tag->blocks.count,
         .size_bytes = tag->size_bytes,
         .device_bytes = tag->chunk_bytes,
         .host_bytes = tag->host_bytes,

@@ -242,7 +242,7 @@ START_TEST(bad_use_is_told_and_changes_nothing) {
     ck_assert_ptr_nonnull(strstr(tg_last_error()->text, "no tag 'other'; there are: tag"));
     tg_tag_info(tag, &info);
     ck_assert_int_eq(info.state, TG_TAG_AWAKE);
-    ck_assert_uint_eq(info.blocks, 1);
+    ck_assert_uint_eq(info.block_count, 1);
     close_all();
 }
 END_TEST

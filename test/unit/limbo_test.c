@@ -54,7 +54,7 @@ START_TEST(freed_memory_stays_while_its_users_run) {
     work(block, queue);
     tg__spy_clear(world.spy);
     ck_assert_ok(tg_memory_free(world.memory, block, queue));
-    ck_assert_uint_eq(world_info(tag).blocks, 0);
+    ck_assert_uint_eq(world_info(tag).block_count, 0);
     ck_assert_uint_eq(world_info(tag).limbo_bytes, 6 * MIB);
     ck_assert_uint_eq(world_calls(&world, TG__OP_unmap), 0);
     ck_assert_uint_eq(world_view(&world).occupied_bytes, world_info(tag).device_bytes);
@@ -183,7 +183,7 @@ START_TEST(a_queue_that_is_none_is_told) {
     block = world_alloc(tag, 1);
     ck_assert_says(tg_memory_free(world.memory, block, (struct tg_queue *)&world), -EINVAL,
                    "no open queue");
-    ck_assert_uint_eq(world_info(tag).blocks, 1);
+    ck_assert_uint_eq(world_info(tag).block_count, 1);
     world_close(&world);
 }
 END_TEST
@@ -226,7 +226,7 @@ START_TEST(an_alloc_that_cannot_zero_gives_nothing_lost) {
     world_arm(&world, TG__OP_fill, TG__FAULT_ONCE, 1, 0);
     ck_assert_says(tg_tag_alloc(tag, 1000, &block), TG_EDEVICE, "");
     world_disarm(&world);
-    ck_assert_uint_eq(world_info(tag).blocks, 2);
+    ck_assert_uint_eq(world_info(tag).block_count, 2);
     ck_assert_ptr_eq(world_alloc(tag, 1000), blocks[1]);
     ck_assert(content_is_zero(blocks[1], GRANULE));
     world_close(&world);

@@ -243,7 +243,7 @@ static void *look(void *argument) {
     (void)argument;
     while (!atomic_load(&is_over)) {
         for (int i = 0; i < TAGS; i++)
-            ck_assert_uint_le(world_info(tags[i]).blocks, 8 * THREADS);
+            ck_assert_uint_le(world_info(tags[i]).block_count, 8 * THREADS);
         usleep(100);
     }
     return NULL;
@@ -277,7 +277,7 @@ START_TEST(threads_do_not_meet_in_the_tables) {
     pthread_join(looker, NULL);
     pthread_join(turner, NULL);
     for (int i = 0; i < TAGS; i++)
-        ck_assert_uint_eq(world_info(tags[i]).blocks, 0);
+        ck_assert_uint_eq(world_info(tags[i]).block_count, 0);
     world_close(&world);
 }
 END_TEST

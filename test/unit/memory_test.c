@@ -77,7 +77,7 @@ START_TEST(a_block_is_zero_and_on_a_granule) {
             ck_assert(content_is_zero(block, sizes[j]));
             memset(block, 7, sizes[j]);
         }
-        ck_assert_uint_eq(world_info(tags[i]).blocks, 5);
+        ck_assert_uint_eq(world_info(tags[i]).block_count, 5);
         ck_assert_uint_eq(world_info(tags[i]).size_bytes, size_bytes);
         ck_assert_uint_eq(world_info(tags[i]).device_bytes % GRANULE, 0);
         ck_assert_uint_ge(world_info(tags[i]).device_bytes, size_bytes);
@@ -156,10 +156,10 @@ START_TEST(what_is_no_block_is_told) {
     ck_assert_says(tg_memory_free(world.memory, block + 1, NULL), -EINVAL, "inside the block");
     ck_assert_says(tg_memory_free(world.memory, block + 5 * MIB, NULL), -EINVAL, "inside");
     ck_assert_says(tg_memory_free(world.memory, block + 6 * MIB, NULL), -EINVAL, "no block");
-    ck_assert_uint_eq(world_info(tag).blocks, 1);
+    ck_assert_uint_eq(world_info(tag).block_count, 1);
     ck_assert_ok(tg_memory_free(world.memory, block, NULL));
     ck_assert_says(tg_memory_free(world.memory, block, NULL), -EINVAL, "");
-    ck_assert_uint_eq(world_info(tag).blocks, 0);
+    ck_assert_uint_eq(world_info(tag).block_count, 0);
 }
 END_TEST
 

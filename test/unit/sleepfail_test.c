@@ -131,7 +131,7 @@ START_TEST(a_broken_device_leaves_what_was_saved_to_be_read) {
     ck_assert_uint_eq(world_view(&world).occupied_bytes, 4 * MIB);
     ck_assert(content_is(copy_of(blocks[0]), SIZE, 1));
     ck_assert_ok(tg_memory_free(world.memory, blocks[1], NULL));
-    ck_assert_uint_eq(world_info(awake).blocks, 0);
+    ck_assert_uint_eq(world_info(awake).block_count, 0);
     ck_assert_uint_eq(world_view(&world).occupied_bytes, 4 * MIB);
     world_disarm(&world);
 }
@@ -233,7 +233,7 @@ START_TEST(between_try_and_end_nothing_else_begins) {
     ck_assert_says(tg_memory_free(world.memory, other, NULL), -EINVAL, "freed already");
     ck_assert_uint_eq(world_free_bytes(&world), 56 * MIB);
     tg_memory_wake_end(world.memory, publish);
-    ck_assert_uint_eq(world_info(tag).blocks, 1);
+    ck_assert_uint_eq(world_info(tag).block_count, 1);
     if (publish) {
         ck_assert_int_eq(world_info(tag).state, TG_TAG_AWAKE);
         ck_assert_uint_eq(world_view(&world).asleep_bytes, 0);

@@ -105,7 +105,7 @@ void bed_check_books(struct bed *bed) {
             if (info.state == TG_TAG_ASLEEP && info.device_bytes == 0)
                 asleep_bytes += room(bed->pieces[j].size_bytes);
         }
-        ck_assert_uint_eq(info.blocks, blocks);
+        ck_assert_uint_eq(info.block_count, blocks);
         ck_assert_uint_eq(info.size_bytes, size_bytes);
     }
     ck_assert_uint_eq(view.occupied_bytes, device_bytes);
