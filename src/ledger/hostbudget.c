@@ -283,6 +283,8 @@ int tg_tenant_host_reserve(struct tg_tenant *tenant, const char *tag, uint64_t s
     if (has_inherited)
         tg__ledger_settle(tenant->ledger, 0, NULL);
     rc = reserve_locked(tenant, tag, size_bytes);
+    if (rc == TG_EPOISONED)
+        rc = tg__shmfile_poison(tenant->ledger->file, tg_last_error()->text);
     tg__shmfile_unlock(tenant->ledger->file);
     return rc;
 }

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/error.h"
+
 _Static_assert(sizeof(struct tg__tenant_row) % 8 == 0, "records are made of words");
 _Static_assert(sizeof(struct tg__device_row) % 8 == 0, "records are made of words");
 _Static_assert(offsetof(struct tg__slot, copies) ==
@@ -40,19 +42,31 @@ uint64_t tg__ledger_format(void) {
     return tg__shmfile_format(numbers, sizeof numbers / sizeof numbers[0]);
 }
 
+static bool is_text(const char *text, size_t max_bytes) {
+    return memchr(text, '\0', max_bytes) != NULL;
+}
+
+/* What no build of this layout writes. Figures may be any number. */
+static bool is_garbage(const struct tg__tenant_row *row) {
+    if ((row->state != TG__ROW_LIVES && row->state != TG__ROW_DEAD) ||
+        row->device >= TG_LEDGER_DEVICES || row->tag_count > TG_TENANT_TAGS ||
+        !is_text(row->name, sizeof row->name) || !is_text(row->role, sizeof row->role) ||
+        !is_text(row->wait_tag, sizeof row->wait_tag))
+        return true;
+    for (uint32_t i = 0; i < row->tag_count; i++) {
+        if (!is_text(row->tags[i].name, sizeof row->tags[i].name))
+            return true;
+    }
+    return false;
+}
+
 int tg__row_read(const struct tg__slot *slot, struct tg__tenant_row *row) {
     int rc = tg__record_read(&slot->record, row, sizeof *row);
 
     if (rc < 0)
         return rc;
-    row->name[sizeof row->name - 1] = '\0';
-    row->role[sizeof row->role - 1] = '\0';
-    row->wait_tag[sizeof row->wait_tag - 1] = '\0';
-    row->device %= TG_LEDGER_DEVICES;
-    if (row->tag_count > TG_TENANT_TAGS)
-        row->tag_count = TG_TENANT_TAGS;
-    for (uint32_t i = 0; i < row->tag_count; i++)
-        row->tags[i].name[sizeof row->tags[i].name - 1] = '\0';
+    if (is_garbage(row))
+        return tg__fail(TG_EPOISONED, "a tenant's place in the ledger holds garbage");
     return 0;
 }
 

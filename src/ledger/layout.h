@@ -4,7 +4,7 @@
  * A slot belongs to the process whose ticket it holds; 0: to nobody. Its row is published as a
  * record by that process alone, or under the file's lock by whoever settles it when it is dead. A
  * device's row is published under the lock. Every number in here may be garbage: rows are read
- * through tg__row_read and tg__device_read, which leave only what is within bounds. */
+ * through tg__row_read, which refuses what no build of ours writes, and tg__device_read. */
 #ifndef TG_LEDGER_LAYOUT_H
 #define TG_LEDGER_LAYOUT_H
 
@@ -72,7 +72,7 @@ struct tg__ledger_body {
 /* Names, sizes and offsets of all this in one word. */
 uint64_t tg__ledger_format(void);
 
-/* The row in a slot, made harmless. Errors: TG_EMOTION. */
+/* The row in a slot. Errors: TG_EMOTION, TG_EPOISONED (no build of ours has written it). */
 int tg__row_read(const struct tg__slot *slot, struct tg__tenant_row *row);
 int tg__device_read(const struct tg__device_slot *slot, struct tg__device_row *row);
 static inline void tg__row_publish(struct tg__slot *slot, const struct tg__tenant_row *row) {

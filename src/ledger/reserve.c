@@ -286,6 +286,8 @@ static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask,
     rc = tg__tenant_is_joined(tenant) ? try_locked(tenant, ask, has_inherited)
                                       : tg__fail(TG_EREPLACED, "this process's place in the ledger "
                                                                "was given to another");
+    if (rc == TG_EPOISONED)
+        rc = tg__shmfile_poison(tenant->ledger->file, tg_last_error()->text);
     tg__shmfile_unlock(tenant->ledger->file);
     return rc;
 }
