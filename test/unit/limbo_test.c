@@ -174,6 +174,63 @@ START_TEST(limbo_is_settled_before_the_device_is_full) {
 }
 END_TEST
 
+/* The device has room in holes only: the block needs new addresses, in a reservation that is not
+ * taken for a part of the first. */
+START_TEST(blocks_lie_in_several_reservations) {
+    struct tg_tag_params params = {.backup = TG_BACKUP_HOST, .packed = 1};
+    struct tg_tag *tag;
+    const struct tg__spy_call *calls;
+    uint64_t reserved_bytes = 0;
+    void *blocks[32], *large;
+    size_t count;
+
+    open_world("capacity=64MiB");
+    tag = world_tag(&world, "a", params);
+    for (int i = 0; i < 32; i++) {
+        blocks[i] = world_alloc(tag, GRANULE);
+        content_write(blocks[i], GRANULE, (uint64_t)i);
+    }
+    for (int i = 1; i < 31; i += 2)
+        ck_assert_ok(tg_memory_free(world.memory, blocks[i], NULL));
+    tg__spy_clear(world.spy);
+    large = world_alloc(tag, 3 * GRANULE);
+    content_write(large, 3 * GRANULE, 99);
+    calls = tg__spy_calls(world.spy, &count);
+    for (size_t i = 0; i < count; i++)
+        reserved_bytes += calls[i].op == TG__OP_reserve ? calls[i].size_bytes : 0;
+    /* Once, and with a granule that is never used: what the kernel puts beside it is no neighbour. */
+    ck_assert_uint_eq(reserved_bytes, 64 * MIB + GRANULE);
+    ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
+    ck_assert_ok(tg_memory_wake(world.memory, NULL, 0, NULL));
+    for (int i = 0; i < 32; i += 2)
+        ck_assert(content_is(blocks[i], GRANULE, (uint64_t)i));
+    ck_assert(content_is(large, 3 * GRANULE, 99));
+    world_close(&world);
+}
+END_TEST
+
+START_TEST(sleep_gives_the_addresses_of_spare_memory_back) {
+    struct tg_tag *tag;
+    void *blocks[3];
+
+    open_world("capacity=64MiB");
+    tag = world_tag(&world, "a", packed);
+    three_in_a_chunk(tag, blocks);
+    for (int i = 0; i < 80; i++) {
+        ck_assert_ok(tg_memory_free(world.memory, blocks[1], NULL));
+        ck_assert_uint_eq(world_info(tag).device_bytes, 3 * GRANULE);
+        ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
+        ck_assert_ok(tg_memory_wake(world.memory, NULL, 0, NULL));
+        ck_assert_uint_eq(world_info(tag).device_bytes, 2 * GRANULE);
+        ck_assert_ptr_eq(world_alloc(tag, GRANULE), blocks[1]);
+        ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
+        ck_assert_ok(tg_memory_wake(world.memory, NULL, 0, NULL));
+    }
+    ck_assert_uint_eq(world_calls(&world, TG__OP_reserve), 1);
+    world_close(&world);
+}
+END_TEST
+
 START_TEST(a_queue_that_is_none_is_told) {
     struct tg_tag *tag;
     void *block;
@@ -243,6 +300,8 @@ int main(void) {
     tcase_add_test(tcase, settled_memory_is_taken_first_and_is_zero);
     tcase_add_test(tcase, fill_none_takes_it_as_it_is);
     tcase_add_test(tcase, limbo_is_settled_before_the_device_is_full);
+    tcase_add_test(tcase, blocks_lie_in_several_reservations);
+    tcase_add_test(tcase, sleep_gives_the_addresses_of_spare_memory_back);
     tcase_add_test(tcase, a_queue_that_is_none_is_told);
     tcase_add_test(tcase, a_device_that_never_ends_its_work_keeps_nobody);
     tcase_add_test(tcase, an_alloc_that_cannot_zero_gives_nothing_lost);
