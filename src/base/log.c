@@ -24,7 +24,6 @@ void tg__warn_once(atomic_flag *said, const char *format, ...) {
         length = (int)sizeof line - 2;
     line[length++] = '\n';
     /* One write: lines of several processes do not mix. Nothing can be done where it fails. */
-    if (write(STDERR_FILENO, line, (size_t)length) < 0)
-        length = 0;
+    (void)!write(STDERR_FILENO, line, (size_t)length);
     errno = saved;
 }

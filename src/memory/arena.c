@@ -22,7 +22,7 @@ static int add_span(struct tg_tag *tag, uint64_t size_bytes) {
     int rc = tg__ranges_room(&tag->spans, 1);
 
     if (rc == 0)
-        rc = tg__ranges_room(&tag->vacant, 2 * tag->allocs);
+        rc = tg__ranges_room(&tag->vacant, (size_t)2 * tag->allocs);
     if (rc == 0)
         rc = ops->reserve(memory->device, size_bytes + memory->granule_bytes, &span.addr);
     if (rc != 0)

@@ -11,7 +11,9 @@
 #include <tidegate/error.h>
 #include <tidegate/memory.h>
 
-enum { BLOCKS = 8, GRANULE = 2 << 20, FAULTS = 60 };
+#define GRANULE (UINT64_C(2) << 20)
+
+enum { BLOCKS = 8, FAULTS = 60 };
 
 static char dir[64];
 static struct tg_device *device;
