@@ -198,7 +198,7 @@ START_TEST(blocks_lie_in_several_reservations) {
     calls = tg__spy_calls(world.spy, &count);
     for (size_t i = 0; i < count; i++)
         reserved_bytes += calls[i].op == TG__OP_reserve ? calls[i].size_bytes : 0;
-    /* Once, and with a granule that is never used: what the kernel puts beside it is no neighbour. */
+    /* Once, and with a granule that is never used: so nothing beside it is a neighbour. */
     ck_assert_uint_eq(reserved_bytes, 64 * MIB + GRANULE);
     ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
     ck_assert_ok(tg_memory_wake(world.memory, NULL, 0, NULL));
