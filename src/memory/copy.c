@@ -79,16 +79,21 @@ static int wait_for_queue(struct tg_memory *memory, uint64_t size_bytes) {
     return rc;
 }
 
-int tg__copy_end(struct tg_memory *memory, struct tg_tag *chosen, uint64_t copied_bytes) {
+int tg__copy_end(struct tg_memory *memory, struct tg_tag *chosen, uint64_t copied_bytes,
+                 int status) {
+    struct tg_error why = *tg_last_error();
     int rc = copied_bytes == 0 ? 0 : wait_for_queue(memory, copied_bytes);
 
     if (rc != 0) {
-        struct tg_error why = *tg_last_error();
-
+        if (status == 0)
+            why = *tg_last_error();
         shut_gates(memory, chosen);
-        tg__fail_as(&why);
     }
-    return rc;
+    if (status == 0)
+        status = rc;
+    if (status != 0)
+        tg__fail_as(&why);
+    return status;
 }
 
 int tg__copy_zero(struct tg_memory *memory, struct tg__range range) {

@@ -98,20 +98,13 @@ static int begin_saving(struct tg_tag *tag, uint64_t *copied_bytes) {
 
 static int save(struct tg_memory *memory, struct tg_tag *chosen, struct tg_receipt *receipt) {
     uint64_t copied_bytes = 0;
-    struct tg_error why;
-    int rc = 0, end_rc;
+    int rc = 0;
 
     for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
         if (needs_saving(tag))
             rc = begin_saving(tag, &copied_bytes);
     }
-    why = *tg_last_error();
-    /* Also after a failure: what was given is still under way. */
-    end_rc = tg__copy_end(memory, chosen, copied_bytes);
-    if (rc != 0)
-        tg__fail_as(&why);
-    if (rc == 0)
-        rc = end_rc;
+    rc = tg__copy_end(memory, chosen, copied_bytes, rc);
     for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
         if (!needs_saving(tag))
             continue;

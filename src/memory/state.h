@@ -242,9 +242,11 @@ enum tg__copy_way { TG__COPY_SAVE, TG__COPY_FILL };
 
 /* Gives the copies of the tag's blocks to the memory's queue. *copied_bytes grows. */
 int tg__copy_begin(struct tg_tag *tag, enum tg__copy_way way, uint64_t *copied_bytes);
-/* Waits for them. On failure gates are shut before the segments and all chunks of the chosen
- * tags. */
-int tg__copy_end(struct tg_memory *memory, struct tg_tag *chosen, uint64_t copied_bytes);
+/* Waits for them, also after a failure of `status`: what was given is still under way. Returns the
+ * first of the two failures, with its sentence. Where they do not end, gates are shut before the
+ * segments and chunks of the chosen tags. */
+int tg__copy_end(struct tg_memory *memory, struct tg_tag *chosen, uint64_t copied_bytes,
+                 int status);
 /* Zeroes a range and waits. */
 int tg__copy_zero(struct tg_memory *memory, struct tg__range range);
 void tg__copy_sum(struct tg_tag *tag);

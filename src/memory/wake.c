@@ -139,8 +139,7 @@ static int begin_filling(struct tg_tag *tag, uint64_t *copied_bytes) {
 
 static int fill(struct tg_memory *memory, struct tg_tag *chosen, struct tg_receipt *receipt) {
     uint64_t copied_bytes = 0;
-    struct tg_error why;
-    int rc = 0, end_rc;
+    int rc = 0;
 
     for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
         if (has_content(tag))
@@ -151,12 +150,7 @@ static int fill(struct tg_memory *memory, struct tg_tag *chosen, struct tg_recei
         if (has_content(tag) && tag->params.checked)
             rc = tg__copy_verify(tag);
     }
-    why = *tg_last_error();
-    end_rc = tg__copy_end(memory, chosen, copied_bytes);
-    if (rc != 0)
-        tg__fail_as(&why);
-    if (rc == 0)
-        rc = end_rc;
+    rc = tg__copy_end(memory, chosen, copied_bytes, rc);
     if (rc == 0)
         receipt->copied_bytes = copied_bytes;
     return rc;
