@@ -18,7 +18,6 @@
 
 struct fault {
     struct tg__wrap wrap;  /* first */
-    pid_t pid;             /* whose device it is */
     pthread_mutex_t mutex; /* guards all below */
     struct tg__fault_plan plan;
     uint64_t counted; /* calls that the plan's op names */
@@ -71,19 +70,11 @@ static int fail_by_plan(const struct tg__fault_plan *plan, enum tg__op op, uint6
                     tg__op_name(op));
 }
 
-/* The mutex may have been held at the fork: the child goes on to the inner device,
- * which refuses. */
-static bool is_forked(const struct fault *fault) {
-    return getpid() != fault->pid;
-}
-
 static int fault_before(struct tg__wrap *wrap, struct tg__wrap_call *call) {
     struct fault *fault = (struct fault *)wrap;
     struct tg__fault_plan plan;
     bool is_now;
 
-    if (is_forked(fault))
-        return 0;
     pthread_mutex_lock(&fault->mutex);
     plan = fault->plan;
     fault->calls[call->op]++;
@@ -106,8 +97,6 @@ static void fault_after(struct tg__wrap *wrap, const struct tg__wrap_call *call,
     bool is_last;
 
     (void)status;
-    if (is_forked(fault))
-        return;
     pthread_mutex_lock(&fault->mutex);
     is_last = fault->plan.mode == TG__FAULT_KILL_AFTER && call->number == fault->plan.nth &&
               is_named(fault->plan.op, call->op);
@@ -133,7 +122,6 @@ int tg__fault_wrap(struct tg_device *inner, struct tg_device **device) {
     fault->wrap.after = fault_after;
     fault->wrap.device.close = fault_close;
     fault->plan.op = TG__OP_ANY;
-    fault->pid = getpid();
     pthread_mutex_init(&fault->mutex, NULL);
     *device = &fault->wrap.device;
     return 0;

@@ -3,6 +3,7 @@
 #include "device/wrap.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static struct tg__wrap *wrap_of(struct tg_device *device) {
     return (struct tg__wrap *)device;
@@ -11,13 +12,14 @@ static struct tg__wrap *wrap_of(struct tg_device *device) {
 static int before(struct tg_device *device, struct tg__wrap_call *call) {
     struct tg__wrap *wrap = wrap_of(device);
 
-    return wrap->before(wrap, call);
+    return getpid() != wrap->pid ? 0 : wrap->before(wrap, call);
 }
 
 static int after(struct tg_device *device, const struct tg__wrap_call *call, int status) {
     struct tg__wrap *wrap = wrap_of(device);
 
-    wrap->after(wrap, call, status);
+    if (getpid() == wrap->pid)
+        wrap->after(wrap, call, status);
     return status;
 }
 
@@ -189,6 +191,7 @@ static const struct tg_device_ops wrap_ops = {
 
 void tg__wrap_init(struct tg__wrap *wrap, struct tg_device *inner) {
     wrap->inner = inner;
+    wrap->pid = getpid();
     wrap->device.ops = &wrap_ops;
     memcpy(wrap->device.uri, inner->uri, sizeof wrap->device.uri);
 }

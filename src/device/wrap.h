@@ -5,6 +5,7 @@
 #define TG_DEVICE_WRAP_H
 
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "device/device.h"
 #include "device/fault.h"
@@ -15,10 +16,12 @@ struct tg__wrap_call {
     uint64_t number;                  /* before's own, for `after` */
 };
 
-/* The struct stands first in the kind's own. */
+/* The struct stands first in the kind's own. In a forked child `before` and `after` are not called:
+ * a mutex of theirs may have been held at the fork. The inner device refuses the call. */
 struct tg__wrap {
     struct tg_device device; /* first */
     struct tg_device *inner;
+    pid_t pid;
     /* 0: go on; else the call's answer, and nothing else happens. */
     int (*before)(struct tg__wrap *wrap, struct tg__wrap_call *call);
     void (*after)(struct tg__wrap *wrap, const struct tg__wrap_call *call, int status);
