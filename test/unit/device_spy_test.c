@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The spy around a host device: it changes nothing, and it has seen everything. */
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "children.h"
 #include "device/spy.h"
 #include "device_suite.h"
@@ -65,10 +68,53 @@ START_TEST(calls_are_recorded_in_order) {
 }
 END_TEST
 
+/* ---- forks while another thread calls --------------------------------------------------------- */
+
+enum { FORKS = 200 };
+
+static atomic_bool is_over;
+
+static void *call_on(void *argument) {
+    struct tg_device *device = argument;
+    struct tg_device_info info;
+
+    while (!atomic_load(&is_over))
+        (void)!tg_device_ops(device)->info(device, &info);
+    return NULL;
+}
+
+/* Whatever a thread of the parent held at the fork, the child is refused, and at once. Without
+ * Check's macros: the child's heap and locks are those of the moment. */
+START_TEST(a_child_forked_in_the_middle_is_refused) {
+    struct tg_device *device;
+    pthread_t caller;
+
+    ck_assert_ok(open_spy(&device));
+    ck_assert_int_eq(pthread_create(&caller, NULL, call_on, device), 0);
+    for (int i = 0; i < FORKS; i++) {
+        int status;
+        pid_t child = fork();
+
+        ck_assert_int_ge(child, 0);
+        if (child == 0) {
+            alarm(10);
+            _exit(tg_device_ops(device)->release(device, 1) == TG_EFORKED ? 0 : 1);
+        }
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_msg(status == 0, "fork %d: status %#x", i, (unsigned)status);
+    }
+    atomic_store(&is_over, true);
+    pthread_join(caller, NULL);
+    tg_device_close(device);
+}
+END_TEST
+
 int main(void) {
     TCase *own = tcase_create("spy");
     const struct device_suite spy = {"device_spy", open_spy, set_up, tear_down, own};
 
+    tcase_set_timeout(own, 60);
     tcase_add_test(own, calls_are_recorded_in_order);
+    tcase_add_test(own, a_child_forked_in_the_middle_is_refused);
     return device_suite_run(&spy);
 }
