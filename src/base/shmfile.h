@@ -93,6 +93,7 @@ void tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
  * which wakes all waiters of every process. */
 void tg__shm_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns);
 void tg__shm_wake(_Atomic uint32_t *word);
+void tg__shm_wake_one(_Atomic uint32_t *word);
 
 /* A record of `size_bytes` (a multiple of 8) lies behind its version: copy 0, then copy 1. One
  * writer at a time: its owner, or whoever holds the file's lock when the owner is dead. */

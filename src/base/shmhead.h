@@ -11,6 +11,7 @@
 
 #include "base/forkguard.h"
 #include "base/shmfile.h"
+#include "base/turn.h"
 
 /* "tidegate" and the version of the head's own layout. */
 #define TG__SHM_MAGIC UINT64_C(0x7469646567617401)
@@ -42,7 +43,7 @@ struct tg__shmfile {
     char *dir, *name;
     uint64_t format;
     void (*name_of)(const void *body, uint32_t ticket, char *text, size_t text_bytes);
-    _Atomic uint32_t threads; /* taken before the file's lock: one ticket, many threads */
+    struct tg__turn threads; /* taken before the file's lock: one ticket, many threads */
 };
 
 /* All the file's bytes, allocated: 0 or an errno. A signal that comes meanwhile is no error. */

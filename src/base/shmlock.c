@@ -44,6 +44,10 @@ void tg__shm_wake(_Atomic uint32_t *word) {
     wake(word, INT_MAX);
 }
 
+void tg__shm_wake_one(_Atomic uint32_t *word) {
+    wake(word, 1);
+}
+
 static inline void pause_briefly(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -59,25 +63,6 @@ static bool swap(_Atomic uint32_t *word, uint32_t seen, uint32_t next) {
 
 static uint32_t owner_of(uint32_t seen) {
     return seen & ~HAS_WAITERS;
-}
-
-/* Among the threads of this open: 1 is held, 2 held and somebody may sleep. An ordinary mutex would
- * do, but for the clock of its deadline: what waits by CLOCK_MONOTONIC is unknown to
- * ThreadSanitizer. */
-static bool wait_for_threads(struct tg__shmfile *file, uint64_t deadline_ns) {
-    while (atomic_exchange_explicit(&file->threads, 2, memory_order_acquire) != 0) {
-        uint64_t now_ns = tg__clock_ns();
-
-        if (now_ns >= deadline_ns)
-            return false;
-        tg__shm_wait(&file->threads, 2, deadline_ns - now_ns);
-    }
-    return true;
-}
-
-static void let_threads(struct tg__shmfile *file) {
-    if (atomic_exchange_explicit(&file->threads, 0, memory_order_release) == 2)
-        wake(&file->threads, 1);
 }
 
 static bool spin_for(struct tg__shmfile *file) {
@@ -139,11 +124,11 @@ static bool lock_slowly(struct tg__shmfile *file, bool has_threads, uint64_t wai
                         bool *has_inherited) {
     uint64_t deadline_ns = tg__clock_ns() + wait_ns;
 
-    if (!has_threads && !wait_for_threads(file, deadline_ns))
+    if (!has_threads && !tg__turn_take(&file->threads, deadline_ns))
         return false;
     if (spin_for(file) || wait_for_word(file, deadline_ns, has_inherited))
         return true;
-    let_threads(file);
+    tg__turn_end(&file->threads);
     return false;
 }
 
@@ -160,7 +145,7 @@ int tg__shmfile_lock_within(struct tg__shmfile *file, uint64_t wait_ns, bool *ha
     if (file->ticket == 0)
         return tg__fail(-EINVAL, "%s/%s is open for reading: only one that joins may lock it",
                         file->dir, file->name);
-    has_threads = swap(&file->threads, 0, 1);
+    has_threads = tg__turn_try(&file->threads);
     if (!has_threads || !swap(&file->head->lock, 0, file->ticket)) {
         wait_ns = wait_ns < GIVE_UP_NS ? wait_ns : GIVE_UP_NS;
         if (!lock_slowly(file, has_threads, wait_ns, &inherited))
@@ -188,6 +173,6 @@ void tg__shmfile_unlock(struct tg__shmfile *file) {
                                                   memory_order_release, memory_order_relaxed)) {
     }
     if (seen == (file->ticket | HAS_WAITERS))
-        wake(&file->head->lock, 1);
-    let_threads(file);
+        tg__shm_wake_one(&file->head->lock);
+    tg__turn_end(&file->threads);
 }

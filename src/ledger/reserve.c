@@ -357,26 +357,6 @@ static int reserve_waiting(struct tg_tenant *tenant, const struct tg__ask *ask) 
     }
 }
 
-/* One thread of a tenant waits in its row; the others wait for that. */
-static bool take_turn(struct tg_tenant *tenant, uint64_t deadline_ns) {
-    uint32_t expected = 0;
-
-    if (atomic_compare_exchange_strong(&tenant->turn, &expected, 1))
-        return true;
-    while (atomic_exchange(&tenant->turn, 2) != 0) {
-        uint64_t now_ns = tg__clock_ns();
-        if (now_ns >= deadline_ns)
-            return false;
-        tg__shm_wait(&tenant->turn, 2, deadline_ns - now_ns);
-    }
-    return true;
-}
-
-static void end_turn(struct tg_tenant *tenant) {
-    if (atomic_exchange(&tenant->turn, 0) == 2)
-        tg__shm_wake(&tenant->turn);
-}
-
 int tg_tenant_reserve_all(struct tg_tenant *tenant, const struct tg_share *shares, uint32_t count,
                           uint32_t wait_ms) {
     struct tg__ask ask = {.shares = shares, .count = count};
@@ -386,13 +366,14 @@ int tg_tenant_reserve_all(struct tg_tenant *tenant, const struct tg_share *share
     if (rc < 0)
         return rc;
     ask.lock_by_ns = wait_ms == 0 ? UINT64_MAX : deadline_ns;
-    if (wait_ms == 0 || !take_turn(tenant, deadline_ns)) {
+    /* One thread of a tenant waits in its row; the others wait for that. */
+    if (wait_ms == 0 || !tg__turn_take(&tenant->turn, deadline_ns)) {
         rc = try_once(tenant, &ask);
         return rc == GRANTED ? 0 : rc;
     }
     ask.deadline_ns = deadline_ns;
     rc = reserve_waiting(tenant, &ask);
-    end_turn(tenant);
+    tg__turn_end(&tenant->turn);
     return rc;
 }
 

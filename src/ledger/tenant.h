@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include "base/turn.h"
 #include "ledger/admit.h"
 #include "ledger/layout.h"
 
@@ -22,7 +23,7 @@ struct tg_tenant {
     struct tg__slot *slot;
     struct tg__device_slot *device;
     struct tg_gauge gauge;
-    _Atomic uint32_t turn; /* 0: free; 1: taken; 2: taken, and a thread sleeps on it */
+    struct tg__turn turn;
     pthread_mutex_t own;
     struct tg__tenant_row row; /* under own: what the slot says, or is about to */
     struct tg_shortfall shortfall; /* under own */

@@ -68,7 +68,7 @@ START_TEST(calls_are_recorded_in_order) {
 }
 END_TEST
 
-/* ---- forks while another thread calls --------------------------------------------------------- */
+/* ---- forks while another thread calls -------------------------------------------------------- */
 
 enum { FORKS = 200 };
 
