@@ -318,9 +318,11 @@ def on_terminal(program, place, *args, **env):
 
 
 def test_bar(tidegate, place):
-    """Painted again and again; the cursor comes back; colour unless NO_COLOR is set."""
-    text = on_terminal(tidegate.program, place, "--steps", "2", *SMALL)
-    assert text.count("\r\033[K") >= 4 and "step 2/2  [" in text and "\033[36m" in text
+    """Painted again and again; the cursor comes back; colour unless NO_COLOR is set.
+
+    At ten times a second: long enough that the trainer's turn is among what is painted."""
+    text = on_terminal(tidegate.program, place, "--steps", "20", *SMALL)
+    assert text.count("\r\033[K") >= 4 and "step 20/20  [" in text and "\033[36m" in text
     assert text.index("\033[?25l") < text.rindex("\033[?25h")
     text = on_terminal(tidegate.program, place, "--steps", "1", *SMALL, NO_COLOR="1")
     assert "\r\033[K" in text and "\033[36m" not in text and "\033[33m" not in text
