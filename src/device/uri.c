@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens devices by URI, and chooses one for `auto`. */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/sysfile.h"
 #include "device/device.h"
 #include "device/fault.h"
 
@@ -17,19 +16,11 @@
 
 /* What the kernel says could be had without swapping. Errors: -ENODEV. */
 static int available_memory(uint64_t *bytes) {
-    char text[2048];
-    const char *line = NULL;
-    uint64_t kib = 0;
-    ssize_t length;
-    int fd = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+    char text[TG__SYSFILE_BYTES];
+    uint64_t kib;
 
-    if (fd >= 0) {
-        length = read(fd, text, sizeof text - 1);
-        close(fd);
-        text[length < 0 ? 0 : length] = '\0';
-        line = strstr(text, "MemAvailable:");
-    }
-    if (line == NULL || sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) != 1)
+    if (!tg__sysfile_read("/proc/meminfo", text) ||
+        !tg__sysfile_number(text, "MemAvailable:", &kib))
         return tg__fail(-ENODEV, "auto: /proc/meminfo does not say how much memory is available: "
                         "name a capacity, as in host:capacity=1GiB");
     *bytes = kib << 10;

@@ -4,19 +4,18 @@
 #include "ledger/hostbudget.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/saturate.h"
+#include "base/sysfile.h"
 #include "ledger/tenant.h"
 
-enum { FILE_BYTES = 8192, PATH_BYTES = 1024 };
+enum { PATH_BYTES = 1024 };
 
 /* A fiftieth, between 64 MiB and 2 GiB: what a node needs beside its programs does not grow with
  * its memory for ever. */
@@ -38,38 +37,13 @@ uint64_t tg__host_budget(const struct tg__host_figures *figures, uint64_t untouc
     return budget < option ? budget : option;
 }
 
-/* A small file's text, terminated; longer ones are cut. False: it is not there. */
-static bool read_text(const char *path, char *text) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t length = -1;
-
-    if (fd >= 0) {
-        length = read(fd, text, FILE_BYTES - 1);
-        close(fd);
-    }
-    text[length < 0 ? 0 : length] = '\0';
-    return length >= 0;
-}
-
-/* The number behind a key at the beginning of a line. */
-static bool find_number(const char *text, const char *key, uint64_t *number) {
-    size_t length = strlen(key);
-
-    for (const char *line = text; line != NULL; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (strncmp(line, key, length) == 0)
-            return sscanf(line + length, "%" SCNu64, number) == 1;
-    }
-    return false;
-}
-
 /* One file of one cgroup. "max" is no number. */
 static bool cgroup_number(const char *folder, const char *name, const char *key,
                           uint64_t *number) {
-    char path[PATH_BYTES + 32], text[FILE_BYTES];
+    char path[PATH_BYTES + 32], text[TG__SYSFILE_BYTES];
 
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    return read_text(path, text) && find_number(text, key, number);
+    return tg__sysfile_read(path, text) && tg__sysfile_number(text, key, number);
 }
 
 struct cgroup_words {
@@ -117,12 +91,12 @@ static const char *memory_path(const char *line, bool *is_version_1) {
 /* /proc/self/cgroup: "0::/path" for version 2, "N:memory:/path" for 1. In a container the path may
  * be one that only the host sees; the mount's root, looked at last, then has the limit. */
 static uint64_t cgroup_headroom(const char *root) {
-    char text[FILE_BYTES], folder[PATH_BYTES];
+    char text[TG__SYSFILE_BYTES], folder[PATH_BYTES];
     uint64_t least = UINT64_MAX;
     char *rest = NULL;
 
     snprintf(folder, sizeof folder, "%s/proc/self/cgroup", root);
-    if (!read_text(folder, text))
+    if (!tg__sysfile_read(folder, text))
         return least;
     for (char *line = strtok_r(text, "\n", &rest); line != NULL;
          line = strtok_r(NULL, "\n", &rest)) {
@@ -169,13 +143,14 @@ static int read_option(uint64_t *bytes) {
 }
 
 int tg__host_figures(const char *root, struct tg__host_figures *figures) {
-    char path[PATH_BYTES], text[FILE_BYTES];
+    char path[PATH_BYTES], text[TG__SYSFILE_BYTES];
     struct tg__host_figures read;
     int saved = errno, rc = read_option(&read.option_bytes);
 
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
     if (rc == 0 &&
-        (!read_text(path, text) || !find_number(text, "MemAvailable:", &read.available_bytes)))
+        (!tg__sysfile_read(path, text) ||
+         !tg__sysfile_number(text, "MemAvailable:", &read.available_bytes)))
         rc = tg__fail(-ENODATA, "%s does not say how much memory is available", path);
     if (rc == 0) {
         read.available_bytes *= 1024;
