@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 
 #include <tidegate/error.h>
 
-#include "base/shmfile.h"
+#include "../unit/storetrap.h"
 #include "content.h"
 #include "device/fault.h"
 #include "stage.h"
@@ -47,65 +46,6 @@ static struct {
     uint64_t seed;
     uint64_t wait_ns; /* of the last order, where it was a wake */
 } self;
-
-/* ---- signals at a shared store -------------------------------------------------------------- */
-
-static struct {
-    uint64_t count, nth;
-    int signal;
-    bool is_after;
-} stores;
-
-/* The linker puts these in the place of the three functions through which all shared stores go. */
-void __real_tg__shm_store(_Atomic uint64_t *word, uint64_t value);
-void __wrap_tg__shm_store(_Atomic uint64_t *word, uint64_t value);
-void __real_tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
-void __wrap_tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
-void __real_tg__shm_add(_Atomic uint64_t *word, uint64_t more);
-void __wrap_tg__shm_add(_Atomic uint64_t *word, uint64_t more);
-void __real_tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
-void __wrap_tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
-
-static bool before_store(void) {
-    bool is_the_one = __atomic_add_fetch(&stores.count, 1, __ATOMIC_RELAXED) == stores.nth;
-
-    if (is_the_one && !stores.is_after)
-        raise(stores.signal);
-    return is_the_one;
-}
-
-static void after_store(bool is_the_one) {
-    if (is_the_one && stores.is_after)
-        raise(stores.signal);
-}
-
-void __wrap_tg__shm_store(_Atomic uint64_t *word, uint64_t value) {
-    bool is_the_one = before_store();
-
-    __real_tg__shm_store(word, value);
-    after_store(is_the_one);
-}
-
-void __wrap_tg__shm_store32(_Atomic uint32_t *word, uint32_t value) {
-    bool is_the_one = before_store();
-
-    __real_tg__shm_store32(word, value);
-    after_store(is_the_one);
-}
-
-void __wrap_tg__shm_add(_Atomic uint64_t *word, uint64_t more) {
-    bool is_the_one = before_store();
-
-    __real_tg__shm_add(word, more);
-    after_store(is_the_one);
-}
-
-void __wrap_tg__shm_add32(_Atomic uint32_t *word, uint32_t more) {
-    bool is_the_one = before_store();
-
-    __real_tg__shm_add32(word, more);
-    after_store(is_the_one);
-}
 
 /* ---- orders --------------------------------------------------------------------------------- */
 
@@ -220,14 +160,6 @@ static int fork_child(uint64_t *value) {
     return said ? 0 : -EPROTO;
 }
 
-static int signal_at_store(const struct order *order) {
-    stores.signal = order->signal;
-    stores.is_after = order->is_after;
-    stores.nth = order->number;
-    stores.count = 0;
-    return 0;
-}
-
 static int kill_at_call(const struct order *order) {
     struct tg__fault_plan fault = {
         .op = TG__OP_ANY,
@@ -279,11 +211,12 @@ static int obey_test(const struct order *order, uint64_t *value) {
         execl("/bin/sleep", "sleep", "300", (char *)NULL);
         return -errno;
     case ORDER_SIGNAL_AT_STORE:
-        return signal_at_store(order);
+        store_trap(order->number, order->is_after, order->signal);
+        return 0;
     case ORDER_KILL_AT_CALL:
         return kill_at_call(order);
     case ORDER_STORES:
-        *value = stores.count;
+        *value = store_count();
         return 0;
     case ORDER_CALLS:
         *value = tg__fault_calls(self.device, TG__OP_ANY);

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "base/shmfile.h"
+#include "storetrap.h"
 #include "suite.h"
 #include "tenants.h"
 
@@ -18,53 +19,6 @@ static void set_up(void) {
 
 static void tear_down(void) {
     remove_directory(dir);
-}
-
-/* ---- stores: a process kills itself before or after the n-th --------------------------------- */
-
-static unsigned stores, deadly_store; /* 0: none */
-static bool is_deadly_after;
-
-void __real_tg__shm_store(_Atomic uint64_t *word, uint64_t value);
-void __real_tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
-void __real_tg__shm_add(_Atomic uint64_t *word, uint64_t more);
-void __real_tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
-void __wrap_tg__shm_store(_Atomic uint64_t *word, uint64_t value);
-void __wrap_tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
-void __wrap_tg__shm_add(_Atomic uint64_t *word, uint64_t more);
-void __wrap_tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
-
-static void die_if(bool is_after) {
-    if (stores == deadly_store && is_after == is_deadly_after && deadly_store > 0)
-        raise(SIGKILL);
-}
-
-void __wrap_tg__shm_store(_Atomic uint64_t *word, uint64_t value) {
-    stores++;
-    die_if(false);
-    __real_tg__shm_store(word, value);
-    die_if(true);
-}
-
-void __wrap_tg__shm_store32(_Atomic uint32_t *word, uint32_t value) {
-    stores++;
-    die_if(false);
-    __real_tg__shm_store32(word, value);
-    die_if(true);
-}
-
-void __wrap_tg__shm_add(_Atomic uint64_t *word, uint64_t more) {
-    stores++;
-    die_if(false);
-    __real_tg__shm_add(word, more);
-    die_if(true);
-}
-
-void __wrap_tg__shm_add32(_Atomic uint32_t *word, uint32_t more) {
-    stores++;
-    die_if(false);
-    __real_tg__shm_add32(word, more);
-    die_if(true);
 }
 
 /* ---- one death ------------------------------------------------------------------------------- */
@@ -200,9 +154,7 @@ static int do_everything(int in, int out, void *argument) {
     int status;
 
     (void)in;
-    deadly_store = crash->store;
-    is_deadly_after = crash->is_after;
-    stores = 0;
+    store_trap(crash->store, crash->is_after, SIGKILL);
     ledger = open_ledger();
     tenant = join(ledger, card, "crasher");
     status = take(tenant, card, 2, 10 * GIB, 0);
@@ -217,7 +169,7 @@ static int do_everything(int in, int out, void *argument) {
     atomic_store(&card->used_bytes[2], 0);
     tg_tenant_leave(tenant);
     tg_ledger_close(ledger);
-    tell(out, stores);
+    tell(out, (uint32_t)store_count());
     return status;
 }
 

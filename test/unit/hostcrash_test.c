@@ -1,39 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The crash points of the host device's capacity: a process is killed before, and after, each store
  * to the shared file that a life on the device makes. Those who live on find exactly their own
- * bytes taken, wait for nobody, and can have the rest. The linker puts the two functions below
- * between the device and the file. */
-#include <stdatomic.h>
-#include <stdbool.h>
-
-#include "base/shmfile.h"
+ * bytes taken, wait for nobody, and can have the rest. */
 #include "children.h"
 #include "device_suite.h"
+#include "storetrap.h"
 #include "suite.h"
 
-/* The store of this process at which it dies: 2n - 1 before the n-th, 2n after it. */
-static int dies_at, point;
-
-void __real_tg__shm_store(_Atomic uint64_t *word, uint64_t value);
-void __wrap_tg__shm_store(_Atomic uint64_t *word, uint64_t value);
-void __real_tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
-void __wrap_tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
-
-static void pass_point(void) {
-    if (++point == dies_at)
-        kill(getpid(), SIGKILL);
-}
-
-void __wrap_tg__shm_store(_Atomic uint64_t *word, uint64_t value) {
-    pass_point();
-    __real_tg__shm_store(word, value);
-    pass_point();
-}
-
-void __wrap_tg__shm_store32(_Atomic uint32_t *word, uint32_t value) {
-    pass_point();
-    __real_tg__shm_store32(word, value);
-    pass_point();
+/* Twice n - 1: before the n-th store of a child that is forked from here on; twice n: after it. */
+static void trap_at(int point) {
+    store_trap((uint64_t)(point + 1) / 2, point % 2 == 0, SIGKILL);
 }
 
 static const char uri[] = "host:capacity=64MiB";
@@ -99,10 +75,9 @@ START_TEST(death_at_every_store) {
     do {
         struct child child;
 
-        dies_at = ++killed;
-        point = 0;
+        trap_at(++killed);
         child = start(live, &fd);
-        dies_at = 0;
+        trap_at(0);
         status = finish(&child);
         ck_assert_msg((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) || status == 0,
                       "point %d: %d", killed, status);
@@ -125,10 +100,9 @@ START_TEST(who_comes_next_has_all) {
         struct child child;
         uint64_t total, chunk;
 
-        dies_at = ++killed;
-        point = 0;
+        trap_at(++killed);
         child = start(live, &fd);
-        dies_at = 0;
+        trap_at(0);
         status = finish(&child);
         ck_assert_ok(tg_device_open(next[killed % 2], &device));
         total = device_free_bytes(device);
