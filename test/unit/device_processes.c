@@ -10,7 +10,6 @@
 
 #include "children.h"
 
-enum { SOON_MS = 5000 };
 #define SIZE (4 * GRANULE)
 
 static const struct device_suite *kind;
@@ -20,39 +19,6 @@ static struct tg_device *open_device(void) {
 
     ck_assert_ok(kind->open(&device));
     return device;
-}
-
-/* A driver needs a moment after a death. */
-static void wait_for_free(struct tg_device *device, uint64_t bytes) {
-    for (int i = 0; i < SOON_MS && device_free_bytes(device) != bytes; i++)
-        poll(NULL, 0, 1);
-    ck_assert_uint_eq(device_free_bytes(device), bytes);
-}
-
-static void send_descriptor(int socket, int fd) {
-    char space[CMSG_SPACE(sizeof fd)] = {0}, byte = 1;
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space,
-                             .msg_controllen = sizeof space};
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    ck_assert_int_eq(sendmsg(socket, &message, 0), 1);
-}
-
-static int receive_descriptor(int socket) {
-    char space[CMSG_SPACE(sizeof(int))], byte;
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space,
-                             .msg_controllen = sizeof space};
-    int fd;
-
-    ck_assert_int_eq(recvmsg(socket, &message, MSG_CMSG_CLOEXEC), 1);
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-    return fd;
 }
 
 /* ---- children -------------------------------------------------------------------------------- */
@@ -79,7 +45,7 @@ static int export_one(int in, int out, void *argument) {
     ck_assert_ok(tg_device_ops(device)->fill(device, addr, 3, SIZE, NULL));
     device_settle(device);
     ck_assert_ok(tg_device_ops(device)->export_fd(device, chunk, &fd));
-    send_descriptor(*(int *)argument, fd);
+    device_send_descriptor(*(int *)argument, fd);
     close(fd);
     tell(out, 1);
     hear(in);
@@ -102,7 +68,7 @@ START_TEST(memory_is_one_for_all_processes) {
     device = open_device();
     before = device_free_bytes(device);
     ck_assert_int_eq(finish(&child), 0);
-    wait_for_free(device, before + SIZE);
+    device_wait_for_free(device, before + SIZE);
     tg_device_close(device);
 }
 END_TEST
@@ -132,7 +98,7 @@ START_TEST(death_gives_memory_back) {
     before = device_free_bytes(device);
     for (int i = 0; i < 4; i++) {
         kill_and_finish(&children[i]);
-        wait_for_free(device, before + (uint64_t)(i + 1) * SIZE);
+        device_wait_for_free(device, before + (uint64_t)(i + 1) * SIZE);
     }
     tg_device_close(device);
 }
@@ -148,7 +114,7 @@ START_TEST(what_the_dead_held_can_be_taken) {
     device = open_device();
     before = device_free_bytes(device);
     kill_and_finish(&child);
-    wait_for_free(device, before + SIZE);
+    device_wait_for_free(device, before + SIZE);
     ck_assert_ok(tg_device_ops(device)->create(device, before + SIZE, 0, &chunk));
     ck_assert_ok(tg_device_ops(device)->release(device, chunk));
     tg_device_close(device);
@@ -168,7 +134,7 @@ static struct imported import_one(void) {
 
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
     got.child = start(export_one, &sockets[1]);
-    got.fd = receive_descriptor(sockets[0]);
+    got.fd = device_receive_descriptor(sockets[0]);
     ck_assert_uint_eq(hear(got.child.in), 1);
     close(sockets[0]);
     close(sockets[1]);

@@ -50,7 +50,10 @@ TCase *device_random(const struct device_suite *suite);    /* against a model */
         ck_assert_uint_gt(strlen(tg_last_error()->text), 10);                          \
     } while (0)
 
+struct tg_device *device_open(const char *uri);
 uint64_t device_free_bytes(struct tg_device *device);
+/* Until it is that much: a driver needs a moment after a death. */
+void device_wait_for_free(struct tg_device *device, uint64_t bytes);
 /* Waits for all that was given. */
 void device_settle(struct tg_device *device);
 /* A chunk of that size, mapped in a new range of its own. */
@@ -62,5 +65,8 @@ void device_write(struct tg_device *device, uint64_t addr, const void *bytes, ui
 void device_read(struct tg_device *device, uint64_t addr, void *bytes, uint64_t size_bytes);
 /* Whether every byte there is this one. */
 int device_is_all(struct tg_device *device, uint64_t addr, int byte, uint64_t size_bytes);
+/* A descriptor over a socket. */
+void device_send_descriptor(int socket, int fd);
+int device_receive_descriptor(int socket);
 
 #endif

@@ -2,9 +2,11 @@
 /* What the tests of devices do again and again. */
 #include "device_suite.h"
 
+#include <poll.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
-enum { LONG_MS = 20000 };
+enum { LONG_MS = 20000, SOON_MS = 5000 };
 
 uint64_t device_free_bytes(struct tg_device *device) {
     uint64_t free_bytes, total_bytes;
@@ -12,6 +14,19 @@ uint64_t device_free_bytes(struct tg_device *device) {
     ck_assert_ok(tg_device_ops(device)->memory(device, &free_bytes, &total_bytes));
     ck_assert_uint_le(free_bytes, total_bytes);
     return free_bytes;
+}
+
+struct tg_device *device_open(const char *uri) {
+    struct tg_device *device;
+
+    ck_assert_ok(tg_device_open(uri, &device));
+    return device;
+}
+
+void device_wait_for_free(struct tg_device *device, uint64_t bytes) {
+    for (int i = 0; i < SOON_MS && device_free_bytes(device) != bytes; i++)
+        poll(NULL, 0, 1);
+    ck_assert_uint_eq(device_free_bytes(device), bytes);
 }
 
 void device_settle(struct tg_device *device) {
@@ -63,4 +78,30 @@ int device_is_all(struct tg_device *device, uint64_t addr, int byte, uint64_t si
         is_all = copy[i] == (unsigned char)byte;
     free(copy);
     return is_all;
+}
+
+void device_send_descriptor(int socket, int fd) {
+    char space[CMSG_SPACE(sizeof fd)] = {0}, byte = 1;
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space,
+                             .msg_controllen = sizeof space};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    ck_assert_int_eq(sendmsg(socket, &message, 0), 1);
+}
+
+int device_receive_descriptor(int socket) {
+    char space[CMSG_SPACE(sizeof(int))], byte;
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space,
+                             .msg_controllen = sizeof space};
+    int fd;
+
+    ck_assert_int_eq(recvmsg(socket, &message, MSG_CMSG_CLOEXEC), 1);
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
 }

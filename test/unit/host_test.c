@@ -25,13 +25,6 @@ static void tear_down(void) {
     remove_directory(dir);
 }
 
-static struct tg_device *open_device(const char *uri) {
-    struct tg_device *device;
-
-    ck_assert_ok(tg_device_open(uri, &device));
-    return device;
-}
-
 /* ---- URIs ------------------------------------------------------------------------------------ */
 
 static const struct {
@@ -127,7 +120,7 @@ START_TEST(sizes_are_read_as_written) {
     };
 
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        struct tg_device *device = open_device(good[i].uri);
+        struct tg_device *device = device_open(good[i].uri);
 
         ck_assert_uint_eq(device_free_bytes(device), good[i].bytes);
         ck_assert_str_eq(tg_device_uri(device), good[i].uri);
@@ -137,19 +130,19 @@ START_TEST(sizes_are_read_as_written) {
 END_TEST
 
 START_TEST(auto_is_one_device_for_all) {
-    struct tg_device *first = open_device("auto"), *second, *named;
+    struct tg_device *first = device_open("auto"), *second, *named;
     uint64_t bytes = device_free_bytes(first), chunk;
 
     ck_assert_uint_gt(bytes, 0);
     ck_assert_uint_le(bytes, UINT64_C(1) << 30);
     ck_assert_uint_eq(bytes % GRANULE, 0);
-    named = open_device(tg_device_uri(first));
+    named = device_open(tg_device_uri(first));
     ck_assert_ok(tg_device_ops(named)->create(named, GRANULE, 0, &chunk));
     ck_assert_uint_eq(device_free_bytes(first), bytes - GRANULE);
     tg_device_close(first);
     tg_device_close(named);
-    named = open_device("host:capacity=6MiB");
-    second = open_device("auto");
+    named = device_open("host:capacity=6MiB");
+    second = device_open("auto");
     ck_assert_str_eq(tg_device_uri(second), "host:capacity=6MiB");
     tg_device_close(second);
     tg_device_close(named);
@@ -159,7 +152,7 @@ END_TEST
 /* ---- queues ---------------------------------------------------------------------------------- */
 
 START_TEST(lag_delays_each_operation) {
-    struct tg_device *device = open_device("host:capacity=8MiB,lag=100");
+    struct tg_device *device = device_open("host:capacity=8MiB,lag=100");
     const struct tg_device_ops *ops = tg_device_ops(device);
     static char memory[2][16];
     struct tg_queue *other;
@@ -182,7 +175,7 @@ START_TEST(lag_delays_each_operation) {
 END_TEST
 
 START_TEST(closing_waits_for_what_was_given) {
-    struct tg_device *device = open_device("host:capacity=8MiB,lag=60");
+    struct tg_device *device = device_open("host:capacity=8MiB,lag=60");
     const struct tg_device_ops *ops = tg_device_ops(device);
     static char memory[2];
     struct tg_queue *queue;
@@ -199,7 +192,7 @@ END_TEST
 
 START_TEST(closing_does_not_wait_for_ever) {
     static const char *const uris[] = {"host:capacity=8MiB,lag=60000", "host:capacity=8MiB,hang=1"};
-    struct tg_device *device = open_device(uris[_i]);
+    struct tg_device *device = device_open(uris[_i]);
     static char memory[1];
     uint64_t began;
 
@@ -212,7 +205,7 @@ START_TEST(closing_does_not_wait_for_ever) {
 END_TEST
 
 START_TEST(what_hangs_is_never_done) {
-    struct tg_device *device = open_device("host:capacity=8MiB,hang=1");
+    struct tg_device *device = device_open("host:capacity=8MiB,hang=1");
     const struct tg_device_ops *ops = tg_device_ops(device);
     static char memory[1];
     struct tg_fence fence;
@@ -255,7 +248,7 @@ static int count_threads(void) {
 }
 
 START_TEST(threads_come_late_and_take_no_signals) {
-    struct tg_device *device = open_device("host:capacity=8MiB");
+    struct tg_device *device = device_open("host:capacity=8MiB");
     static char memory[1];
     const struct dirent *task;
     DIR *tasks;
@@ -280,7 +273,7 @@ START_TEST(threads_come_late_and_take_no_signals) {
 END_TEST
 
 START_TEST(closed_queues_leave_no_threads) {
-    struct tg_device *device = open_device("host:capacity=8MiB");
+    struct tg_device *device = device_open("host:capacity=8MiB");
     const struct tg_device_ops *ops = tg_device_ops(device);
     struct tg_queue *queues[8];
     static char memory[8];
@@ -306,7 +299,7 @@ END_TEST
 /* Neither a descriptor for each, nor a search through all. */
 START_TEST(ten_thousand_chunks) {
     enum { MANY = 10000 };
-    struct tg_device *device = open_device("host:capacity=64GiB");
+    struct tg_device *device = device_open("host:capacity=64GiB");
     const struct tg_device_ops *ops = tg_device_ops(device);
     static uint64_t chunks[MANY];
     struct rlimit few = {64, 64};
@@ -330,7 +323,7 @@ START_TEST(ten_thousand_chunks) {
 END_TEST
 
 START_TEST(an_own_chunk_can_come_back) {
-    struct tg_device *device = open_device("host:capacity=64MiB");
+    struct tg_device *device = device_open("host:capacity=64MiB");
     const struct tg_device_ops *ops = tg_device_ops(device);
     uint64_t before = device_free_bytes(device), chunk, again;
     uint64_t addr = device_make(device, GRANULE, TG_CHUNK_EXPORTABLE, &chunk), other;
@@ -358,8 +351,8 @@ START_TEST(an_own_chunk_can_come_back) {
 END_TEST
 
 START_TEST(a_chunk_of_another_device_is_refused) {
-    struct tg_device *device = open_device("host:capacity=64MiB");
-    struct tg_device *other = open_device("host:capacity=64MiB,name=other");
+    struct tg_device *device = device_open("host:capacity=64MiB");
+    struct tg_device *other = device_open("host:capacity=64MiB,name=other");
     uint64_t chunk, imported = 5;
     int fd;
 
@@ -375,8 +368,8 @@ START_TEST(a_chunk_of_another_device_is_refused) {
 END_TEST
 
 START_TEST(closing_gives_everything_back) {
-    struct tg_device *device = open_device("host:capacity=64MiB");
-    struct tg_device *other = open_device("host:capacity=64MiB");
+    struct tg_device *device = device_open("host:capacity=64MiB");
+    struct tg_device *other = device_open("host:capacity=64MiB");
     uint64_t chunk;
 
     for (int i = 0; i < 3; i++)
@@ -448,7 +441,7 @@ static int live_as_child(int in, int out, void *argument) {
     if (rc != 0 || count_chunks() != 0)
         return rc != 0 ? rc : 100;
     tg_device_close(device);
-    own = open_device("host:capacity=64MiB");
+    own = device_open("host:capacity=64MiB");
     if (device_free_bytes(own) != 60 * MIB)
         return 101;
     tg_device_close(own);
@@ -456,7 +449,7 @@ static int live_as_child(int in, int out, void *argument) {
 }
 
 START_TEST(a_forked_child_has_nothing_of_it) {
-    struct tg_device *device = open_device("host:capacity=64MiB");
+    struct tg_device *device = device_open("host:capacity=64MiB");
     uint64_t plain, exported, addr = device_make(device, GRANULE, 0, &plain);
     struct child child;
 
@@ -498,7 +491,7 @@ static int count_and_end(int in, int out, void *argument) {
 }
 
 START_TEST(no_moment_of_create_is_inherited) {
-    struct tg_device *device = open_device("host:capacity=64MiB");
+    struct tg_device *device = device_open("host:capacity=64MiB");
     pthread_t threads[2];
 
     for (int i = 0; i < 2; i++)

@@ -27,23 +27,10 @@ static void tear_down(void) {
     remove_directory(dir);
 }
 
-static struct tg_device *open_device(const char *uri) {
-    struct tg_device *device;
-
-    ck_assert_ok(tg_device_open(uri, &device));
-    return device;
-}
-
-static void wait_for_free(struct tg_device *device, uint64_t bytes) {
-    for (int i = 0; i < 5000 && device_free_bytes(device) != bytes; i++)
-        poll(NULL, 0, 1);
-    ck_assert_uint_eq(device_free_bytes(device), bytes);
-}
-
 /* ---- one capacity ---------------------------------------------------------------------------- */
 
 static int hold(int in, int out, void *argument) {
-    struct tg_device *device = open_device(argument);
+    struct tg_device *device = device_open(argument);
     uint64_t chunk;
 
     device_make(device, 4 * GRANULE, 0, &chunk);
@@ -63,14 +50,14 @@ START_TEST(capacity_is_the_first_ones) {
     ck_assert_ptr_nonnull(strstr(tg_last_error()->text, "64 MiB"));
     ck_assert_fails(tg_device_open("host:capacity=66MiB", &device), -EINVAL);
     ck_assert_ptr_null(device);
-    device = open_device("host:capacity=62MiB,name=other");
+    device = device_open("host:capacity=62MiB,name=other");
     ck_assert_uint_eq(device_free_bytes(device), 62 * MIB);
     tg_device_close(device);
     if (_i == 0)
         ck_assert_int_eq(finish(&child), 0);
     else
         kill_and_finish(&child);
-    device = open_device("host:capacity=62MiB");
+    device = device_open("host:capacity=62MiB");
     ck_assert_uint_eq(device_free_bytes(device), 62 * MIB);
     tg_device_close(device);
 }
@@ -81,10 +68,10 @@ START_TEST(no_more_processes_than_slots) {
     struct tg_device *devices[SLOTS], *one_more = NULL;
 
     for (int i = 0; i < SLOTS; i++)
-        devices[i] = open_device("host:capacity=64MiB");
+        devices[i] = device_open("host:capacity=64MiB");
     ck_assert_fails(tg_device_open("host:capacity=64MiB", &one_more), TG_EFULL);
     tg_device_close(devices[17]);
-    one_more = open_device("host:capacity=64MiB");
+    one_more = device_open("host:capacity=64MiB");
     tg_device_close(one_more);
     for (int i = 0; i < SLOTS; i++) {
         if (i != 17)
@@ -98,7 +85,7 @@ END_TEST
 /* Makes and drops chunks of any size as fast as it can, for ever. Without Check's macros: killed
  * while it writes to Check, it would spoil what the others say. */
 static int struggle(int in, int out, void *argument) {
-    struct tg_device *device = open_device("host:capacity=64MiB");
+    struct tg_device *device = device_open("host:capacity=64MiB");
     const struct tg_device_ops *ops = tg_device_ops(device);
     uint64_t random = (uint64_t)(intptr_t)argument * 77777 + 1, chunks[8] = {0};
     const unsigned word = 1;
@@ -195,14 +182,14 @@ START_TEST(there_is_never_more_memory_than_capacity) {
     ck_assert_uint_gt(most, CAPACITY / 2);
     for (int i = 0; i < CHILDREN; i++)
         kill_and_finish(&children[i]);
-    device = open_device("host:capacity=64MiB");
-    wait_for_free(device, CAPACITY);
+    device = device_open("host:capacity=64MiB");
+    device_wait_for_free(device, CAPACITY);
     tg_device_close(device);
 }
 END_TEST
 
 START_TEST(death_at_any_moment_leaves_nothing) {
-    struct tg_device *device = open_device("host:capacity=64MiB");
+    struct tg_device *device = device_open("host:capacity=64MiB");
     uint64_t chunk;
 
     for (int i = 0; i < 60; i++) {
@@ -214,7 +201,7 @@ START_TEST(death_at_any_moment_leaves_nothing) {
         kill(child.pid, SIGKILL);
         status = finish(&child);
         ck_assert(WIFSIGNALED(status));
-        wait_for_free(device, CAPACITY);
+        device_wait_for_free(device, CAPACITY);
         ck_assert_ok(tg_device_ops(device)->create(device, CAPACITY, 0, &chunk));
         ck_assert_ok(tg_device_ops(device)->release(device, chunk));
     }
@@ -224,41 +211,15 @@ END_TEST
 
 /* ---- the straggler --------------------------------------------------------------------------- */
 
-static void send_descriptor(int socket, int fd) {
-    char space[CMSG_SPACE(sizeof fd)] = {0}, byte = 1;
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space,
-                             .msg_controllen = sizeof space};
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    ck_assert_int_eq(sendmsg(socket, &message, 0), 1);
-}
-
-static int receive_descriptor(int socket) {
-    char space[CMSG_SPACE(sizeof(int))], byte;
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = space,
-                             .msg_controllen = sizeof space};
-    int fd;
-
-    ck_assert_int_eq(recvmsg(socket, &message, MSG_CMSG_CLOEXEC), 1);
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-    return fd;
-}
-
 static int hold_with_straggler(int in, int out, void *argument) {
-    struct tg_device *device = open_device("host:capacity=64MiB,straggler=300");
+    struct tg_device *device = device_open("host:capacity=64MiB,straggler=300");
     uint64_t chunk, plain;
     int fd;
 
     device_make(device, GRANULE, TG_CHUNK_EXPORTABLE, &chunk);
     device_make(device, GRANULE, 0, &plain);
     ck_assert_ok(tg_device_ops(device)->export_fd(device, chunk, &fd));
-    send_descriptor(*(int *)argument, fd);
+    device_send_descriptor(*(int *)argument, fd);
     close(fd);
     if (waitpid(-1, NULL, WNOHANG) != -1 || errno != ECHILD)
         return 1;
@@ -281,14 +242,14 @@ static struct straggling start_straggling(void) {
 
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
     it.child = start(hold_with_straggler, &sockets[1]);
-    fd = receive_descriptor(sockets[0]);
+    fd = device_receive_descriptor(sockets[0]);
     ck_assert_uint_eq(hear(it.child.in), 1);
     it.memory = mmap(NULL, GRANULE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     ck_assert_ptr_ne((void *)(uintptr_t)it.memory, MAP_FAILED);
     close(fd);
     close(sockets[0]);
     close(sockets[1]);
-    it.device = open_device("host:capacity=64MiB");
+    it.device = device_open("host:capacity=64MiB");
     ck_assert_uint_eq(device_free_bytes(it.device), CAPACITY - 2 * GRANULE);
     ck_assert_uint_eq(it.memory[0], 0);
     return it;
@@ -306,7 +267,7 @@ START_TEST(the_straggler_writes_on_after_a_death) {
     ck_assert_uint_eq(device_free_bytes(it.device), CAPACITY - 2 * GRANULE);
     ck_assert_fails(tg_device_ops(it.device)->create(it.device, CAPACITY, 0, &chunk),
                     TG_EDEVICEMEMORY);
-    wait_for_free(it.device, CAPACITY);
+    device_wait_for_free(it.device, CAPACITY);
     freed = tg__clock_ns();
     ck_assert_uint_ge(freed - died, 200 * TG__NS_PER_MS);
     it.memory[0] = 5;
@@ -355,7 +316,7 @@ START_TEST(what_is_released_the_straggler_drops) {
     uint64_t chunks[4];
 
     ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0); /* it is nobody's: we adopt it */
-    device = open_device("host:capacity=64MiB,straggler=60000");
+    device = device_open("host:capacity=64MiB,straggler=60000");
     straggler.pid = only_child();
     ck_assert_int_gt(straggler.pid, 0);
     for (int i = 0; i < 4; i++)
@@ -382,14 +343,14 @@ START_TEST(a_killed_straggler_is_not_missed) {
     int pid;
 
     ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-    device = open_device("host:capacity=64MiB,straggler=60000");
+    device = device_open("host:capacity=64MiB,straggler=60000");
     ck_assert_ok(tg_device_ops(device)->create(device, GRANULE, 0, &chunks[0]));
     pid = only_child();
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     ck_assert_ok(tg_device_ops(device)->create(device, GRANULE, 0, &chunks[1]));
     ck_assert_ok(tg_device_ops(device)->release(device, chunks[0]));
-    other = open_device("host:capacity=64MiB");
+    other = device_open("host:capacity=64MiB");
     ck_assert_uint_eq(device_free_bytes(other), CAPACITY - GRANULE);
     tg_device_close(device);
     ck_assert_uint_eq(device_free_bytes(other), CAPACITY);
@@ -400,7 +361,7 @@ END_TEST
 /* ---- garbage --------------------------------------------------------------------------------- */
 
 START_TEST(garbage_in_the_file_does_no_harm) {
-    struct tg_device *device = open_device("host:capacity=64MiB"), *other;
+    struct tg_device *device = device_open("host:capacity=64MiB"), *other;
     const struct tg_device_ops *ops = tg_device_ops(device);
     char path[128];
     struct stat info;
