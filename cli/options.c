@@ -8,6 +8,7 @@
 
 #include "figures.h"
 #include "say.h"
+#include "verb.h"
 
 enum {
     NAME_BYTES_MAX = 32,  /* longer words are not compared: no name is that long */
@@ -199,8 +200,10 @@ static bool fields_begin(const struct option_table *table, int argc, void *value
     return true;
 }
 
-enum option_result options_read(const struct option_table *table, int argc, char **argv,
-                                void *values, struct option_texts *paths) {
+enum option_result { OPTIONS_GO_ON, OPTIONS_HELP_PRINTED, OPTIONS_WRONG };
+
+static enum option_result options_read(const struct option_table *table, int argc, char **argv,
+                                       void *values, struct option_texts *paths) {
     bool only_paths = false;
 
     paths->count = 0;
@@ -229,7 +232,8 @@ enum option_result options_read(const struct option_table *table, int argc, char
     return OPTIONS_GO_ON;
 }
 
-void options_free(const struct option_table *table, void *values, struct option_texts *paths) {
+static void options_free(const struct option_table *table, void *values,
+                         struct option_texts *paths) {
     for (size_t i = 0; i < table->count; i++) {
         if (table->rows[i].parse == option_parse_append) {
             struct option_texts *texts = (void *)((char *)values + table->rows[i].offset);
@@ -240,4 +244,23 @@ void options_free(const struct option_table *table, void *values, struct option_
     }
     free(paths->items);
     paths->items = NULL;
+}
+
+int options_run(const struct option_table *table, int argc, char **argv, void *values,
+                option_run_fn run) {
+    struct option_texts paths;
+    int status = EXIT_WRONG;
+
+    switch (options_read(table, argc, argv, values, &paths)) {
+    case OPTIONS_GO_ON:
+        status = run(values, &paths);
+        break;
+    case OPTIONS_HELP_PRINTED:
+        status = EXIT_ANSWERED;
+        break;
+    case OPTIONS_WRONG:
+        break;
+    }
+    options_free(table, values, &paths);
+    return status;
 }

@@ -41,14 +41,15 @@ const char *option_parse_number(const char *value, void *field); /* uint64_t */
 const char *option_parse_text(const char *value, void *field);   /* const char * */
 const char *option_parse_append(const char *value, void *field); /* struct option_texts */
 
-/* What options_read tells its caller to do. */
-enum option_result { OPTIONS_GO_ON, OPTIONS_HELP_PRINTED, OPTIONS_WRONG };
+/* What a verb does with its options read; returns the exit status. */
+typedef int (*option_run_fn)(void *values, const struct option_texts *paths);
 
-/* Reads argv[1...] into *values (zeroed by the caller) and the rest into *paths; options may stand
- * anywhere before "--". What is wrong is said. Free with options_free in every case. */
-enum option_result options_read(const struct option_table *table, int argc, char **argv,
-                                void *values, struct option_texts *paths);
-void options_free(const struct option_table *table, void *values, struct option_texts *paths);
+/* Reads argv[1...] into *values (zeroed by the caller, the struct that the table's offsets are of)
+ * and the rest into paths, and runs the verb with them; options may stand anywhere before "--".
+ * Returns the exit status, also for --help and for what is wrong, which is said. What the values
+ * borrow lasts as long as the run. */
+int options_run(const struct option_table *table, int argc, char **argv, void *values,
+                option_run_fn run);
 
 /* The name that a mistyped one was probably meant to be; NULL: none is near. */
 const char *option_nearest(const char *given, const char *const *names, size_t count);

@@ -76,7 +76,9 @@ static int demo_do(struct demo_setup *setup) {
     return is_printed ? status : EXIT_WRONG;
 }
 
-static int run(const struct option_texts *paths, struct demo_setup *setup) {
+static int run(void *values, const struct option_texts *paths) {
+    const struct demo_options *options = values;
+    struct demo_setup setup = {.options = *options};
     int status;
 
     if (paths->count > 0) {
@@ -84,29 +86,16 @@ static int run(const struct option_texts *paths, struct demo_setup *setup) {
             paths->items[0]);
         return EXIT_WRONG;
     }
-    if (!demo_setup_make(setup))
+    if (!demo_setup_make(&setup))
         return EXIT_WRONG;
-    status = demo_do(setup);
-    demo_setup_undo(setup);
-    demo_plan_free(&setup->plan);
+    status = demo_do(&setup);
+    demo_setup_undo(&setup);
+    demo_plan_free(&setup.plan);
     return status;
 }
 
 int verb_demo(int argc, char **argv) {
-    struct demo_setup setup = {.capacity_bytes = 0};
-    struct option_texts paths;
-    int status = EXIT_WRONG;
+    struct demo_options options = {.json = false};
 
-    switch (options_read(&table, argc, argv, &setup.options, &paths)) {
-    case OPTIONS_GO_ON:
-        status = run(&paths, &setup);
-        break;
-    case OPTIONS_HELP_PRINTED:
-        status = EXIT_ANSWERED;
-        break;
-    case OPTIONS_WRONG:
-        break;
-    }
-    options_free(&table, &setup.options, &paths);
-    return status;
+    return options_run(&table, argc, argv, &options, run);
 }

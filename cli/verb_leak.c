@@ -71,7 +71,7 @@ static const struct option_table table = {
 
 struct leak_run {
     struct leak_options options;
-    struct option_texts paths;
+    const struct option_texts *paths;
     regex_t step_pattern, rank_pattern;
     struct layout_patterns patterns; /* point to the two above where they are compiled */
     struct texts notes;
@@ -344,14 +344,14 @@ static int run_do(struct leak_run *run) {
     struct timespec start;
 
     clock_gettime(CLOCK_MONOTONIC, &start);
-    if (run->paths.count == 0) {
+    if (run->paths->count == 0) {
         say("leak needs the path of a file or folder; tidegate leak --help says more");
         return EXIT_WRONG;
     }
     if (!patterns_compile(run))
         return EXIT_WRONG;
-    for (size_t i = 0; i < run->paths.count; i++) {
-        if (!collect_path(&run->collected, run->paths.items[i], &run->notes)) {
+    for (size_t i = 0; i < run->paths->count; i++) {
+        if (!collect_path(&run->collected, run->paths->items[i], &run->notes)) {
             say_no_memory();
             return EXIT_WRONG;
         }
@@ -381,21 +381,17 @@ static void run_free(struct leak_run *run) {
         regfree(&run->rank_pattern);
 }
 
-int verb_leak(int argc, char **argv) {
-    struct leak_run run = {.options.fail_above_bytes = NO_LIMIT};
-    int status = EXIT_WRONG;
+static int run_with(void *values, const struct option_texts *paths) {
+    const struct leak_options *options = values;
+    struct leak_run run = {.options = *options, .paths = paths};
+    int status = run_do(&run);
 
-    switch (options_read(&table, argc, argv, &run.options, &run.paths)) {
-    case OPTIONS_GO_ON:
-        status = run_do(&run);
-        break;
-    case OPTIONS_HELP_PRINTED:
-        status = EXIT_ANSWERED;
-        break;
-    case OPTIONS_WRONG:
-        break;
-    }
     run_free(&run);
-    options_free(&table, &run.options, &run.paths);
     return status;
+}
+
+int verb_leak(int argc, char **argv) {
+    struct leak_options options = {.fail_above_bytes = NO_LIMIT};
+
+    return options_run(&table, argc, argv, &options, run_with);
 }

@@ -140,7 +140,8 @@ static int live_run(const struct status_options *options, struct tg_node_view *v
     return status;
 }
 
-static int run(const struct status_options *options, const struct option_texts *paths) {
+static int run(void *values, const struct option_texts *paths) {
+    const struct status_options *options = values;
     struct tg_node_view *view;
     int status;
 
@@ -160,19 +161,6 @@ static int run(const struct status_options *options, const struct option_texts *
 
 int verb_status(int argc, char **argv) {
     struct status_options options = {.json = false};
-    struct option_texts paths;
-    int status = EXIT_WRONG;
 
-    switch (options_read(&table, argc, argv, &options, &paths)) {
-    case OPTIONS_GO_ON:
-        status = run(&options, &paths);
-        break;
-    case OPTIONS_HELP_PRINTED:
-        status = EXIT_ANSWERED;
-        break;
-    case OPTIONS_WRONG:
-        break;
-    }
-    options_free(&table, &options, &paths);
-    return status;
+    return options_run(&table, argc, argv, &options, run);
 }
