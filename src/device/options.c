@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "device/host.h"
 
 /* What a sentence quotes of a text, at most. */
 enum { QUOTED = 48 };
 
-#define GRANULE_BYTES (UINT64_C(2) << 20)
 
 /* A piece of the URI, not terminated. */
 struct piece {
@@ -83,7 +83,7 @@ static int read_size(struct tg__option *option, struct piece value) {
     if (number == 0)
         return bad(option, value, "it must be more than 0");
     option->number = number << shift;
-    if (option->number % GRANULE_BYTES != 0)
+    if (option->number % TG__HOST_GRANULE_BYTES != 0)
         return bad(option, value, "a size is a multiple of 2 MiB");
     return 0;
 }

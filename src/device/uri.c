@@ -10,8 +10,8 @@
 #include "base/sysfile.h"
 #include "device/device.h"
 #include "device/fault.h"
+#include "device/host.h"
 
-#define GRANULE_BYTES (UINT64_C(2) << 20)
 #define AUTO_MOST_BYTES (UINT64_C(1) << 30)
 
 /* What the kernel says could be had without swapping. Errors: -ENODEV. */
@@ -36,7 +36,7 @@ static int open_auto(struct tg_device **device) {
 
     if (rc != 0)
         return rc;
-    params.capacity_bytes = available / 4 / GRANULE_BYTES * GRANULE_BYTES;
+    params.capacity_bytes = available / 4 / TG__HOST_GRANULE_BYTES * TG__HOST_GRANULE_BYTES;
     if (params.capacity_bytes > AUTO_MOST_BYTES)
         params.capacity_bytes = AUTO_MOST_BYTES;
     if (params.capacity_bytes == 0)

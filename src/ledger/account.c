@@ -30,6 +30,17 @@ bool tg__tenant_is_joined(const struct tg_tenant *tenant) {
            tg__shmfile_ticket(tenant->ledger->file);
 }
 
+int tg__tenant_no_place(const char *tag) {
+    return tg__fail(TG_EFULL, "the ledger has places for %d tags of a tenant: none for %s",
+                    TG_TENANT_TAGS, tag);
+}
+
+int tg__tenant_check_joined(const struct tg_tenant *tenant) {
+    if (tg__tenant_is_joined(tenant))
+        return 0;
+    return tg__fail(TG_EREPLACED, "this process's place in the ledger was given to another");
+}
+
 void tg__tenant_publish(struct tg_tenant *tenant) {
     tenant->row.updated_ns = tg__clock_ns();
     tg__row_publish(tenant->slot, &tenant->row);

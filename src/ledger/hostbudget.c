@@ -200,10 +200,10 @@ static int refuse(const char *tag, uint64_t size_bytes, uint64_t budget_bytes,
 
 static int take(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
     struct tg__tag_row *row;
+    int rc = tg__tenant_check_joined(tenant);
 
-    if (!tg__tenant_is_joined(tenant))
-        return tg__fail(TG_EREPLACED, "this process's place in the ledger was given to another");
-
+    if (rc < 0)
+        return rc;
     pthread_mutex_lock(&tenant->own);
     row = tg__tenant_tag(tenant, tag);
     if (row != NULL) {
@@ -211,9 +211,7 @@ static int take(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) 
         tg__tenant_publish(tenant);
     }
     pthread_mutex_unlock(&tenant->own);
-    return row != NULL ? 0
-                       : tg__fail(TG_EFULL, "the ledger has places for %d tags of a tenant: none "
-                                            "for %s", TG_TENANT_TAGS, tag);
+    return row != NULL ? 0 : tg__tenant_no_place(tag);
 }
 
 static int reserve_locked(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {

@@ -190,8 +190,7 @@ static int grant(struct tg_tenant *tenant, const struct tg__ask *ask) {
     bool was_waiting = ask->deadline_ns != 0 && tenant->row.is_waiting;
 
     if (!find_places(tenant, ask, places))
-        return tg__fail(TG_EFULL, "the ledger has places for %d tags of a tenant: none for %s",
-                        TG_TENANT_TAGS, ask->tag);
+        return tg__tenant_no_place(ask->tag);
     for (uint32_t i = 0; i < ask->count; i++)
         places[i]->reserved_bytes += ask->shares[i].size_bytes;
     tenant->shortfall.status = 0;
@@ -283,9 +282,9 @@ static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask,
     if (rc < 0)
         return rc;
     tenant->survey->driver = driver;
-    rc = tg__tenant_is_joined(tenant) ? try_locked(tenant, ask, has_inherited)
-                                      : tg__fail(TG_EREPLACED, "this process's place in the ledger "
-                                                               "was given to another");
+    rc = tg__tenant_check_joined(tenant);
+    if (rc == 0)
+        rc = try_locked(tenant, ask, has_inherited);
     if (rc == TG_EPOISONED)
         rc = tg__shmfile_poison(tenant->ledger->file, tg_last_error()->text);
     tg__shmfile_unlock(tenant->ledger->file);

@@ -57,11 +57,15 @@ bool tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg
 
 /* The tag's row, made if there is none; NULL: no place. Under own. */
 struct tg__tag_row *tg__tenant_tag(struct tg_tenant *tenant, const char *tag);
+/* The sentence for it; returns TG_EFULL. */
+int tg__tenant_no_place(const char *tag);
 /* Publishes the own row. Under own. */
 void tg__tenant_publish(struct tg_tenant *tenant);
 /* Whether the slot is still this process's: it is not when its descriptors were closed behind the
  * library's back, so that it was taken for dead. */
 bool tg__tenant_is_joined(const struct tg_tenant *tenant);
+/* 0, or TG_EREPLACED with its sentence. */
+int tg__tenant_check_joined(const struct tg_tenant *tenant);
 /* Wakes who waits for this device, if anybody does. */
 void tg__device_wake(struct tg__device_slot *device);
 
