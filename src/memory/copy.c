@@ -26,7 +26,7 @@ static bool continues(const struct tg__block *first, uint64_t size_bytes,
 int tg__copy_begin(struct tg_tag *tag, enum tg__copy_way way, uint64_t *copied_bytes) {
     struct tg_memory *memory = tag->memory;
     size_t i = 0;
-    int rc = 0;
+    int rc = tg__segments_pin(tag);
 
     while (rc == 0 && i < tag->blocks.count) {
         const struct tg__block *first = tag->blocks.items[i];

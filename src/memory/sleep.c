@@ -90,8 +90,6 @@ static int begin_saving(struct tg_tag *tag, uint64_t *copied_bytes) {
     int rc = tg__segment_make(tag, &tag->fresh_segment);
 
     if (rc == 0)
-        rc = tg__segments_pin(tag);
-    if (rc == 0)
         rc = tg__copy_begin(tag, TG__COPY_SAVE, copied_bytes);
     return rc;
 }

@@ -240,7 +240,8 @@ void tg__segments_retry(struct tg_memory *memory);
 
 enum tg__copy_way { TG__COPY_SAVE, TG__COPY_FILL };
 
-/* Gives the copies of the tag's blocks to the memory's queue. *copied_bytes grows. */
+/* Pins the tag's host memory and gives the copies of its blocks to the memory's queue.
+ * *copied_bytes grows. */
 int tg__copy_begin(struct tg_tag *tag, enum tg__copy_way way, uint64_t *copied_bytes);
 /* Waits for them, also after a failure of `status`: what was given is still under way. Returns the
  * first of the two failures, with its sentence. Where they do not end, gates are shut before the

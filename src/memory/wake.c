@@ -129,21 +129,13 @@ static bool has_content(const struct tg_tag *tag) {
     return tag->is_saved && tag->fresh.count > 0;
 }
 
-static int begin_filling(struct tg_tag *tag, uint64_t *copied_bytes) {
-    int rc = tg__segments_pin(tag);
-
-    if (rc == 0)
-        rc = tg__copy_begin(tag, TG__COPY_FILL, copied_bytes);
-    return rc;
-}
-
 static int fill(struct tg_memory *memory, struct tg_tag *chosen, struct tg_receipt *receipt) {
     uint64_t copied_bytes = 0;
     int rc = 0;
 
     for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
         if (has_content(tag))
-            rc = begin_filling(tag, &copied_bytes);
+            rc = tg__copy_begin(tag, TG__COPY_FILL, &copied_bytes);
     }
     /* While the device copies. */
     for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
