@@ -18,7 +18,7 @@
 #include "base/shmhead.h"
 
 /* Each try ends when somebody else has made or removed the file in between. */
-enum { OPEN_TRIES = 100, TRY_AGAIN = 1 };
+enum { OPEN_TRIES = 100 };
 
 _Static_assert(offsetof(struct tg__shmhead, body) == 256, "the head's layout is part of the magic");
 
@@ -134,7 +134,7 @@ static int say_poisoned(const struct tg__shmfile *file) {
     return tg__fail(TG_EPOISONED, "%s/%s is no longer used: %s", file->dir, file->name, why);
 }
 
-/* 0, TRY_AGAIN (the name leads elsewhere by now) or an error. */
+/* 0, TG__SHM_TRY_AGAIN (the name leads elsewhere by now) or an error. */
 static int attach_and_join(struct tg__shmfile *file, bool is_reader) {
     struct stat info;
     int rc = attach(file, is_reader);
@@ -148,7 +148,7 @@ static int attach_and_join(struct tg__shmfile *file, bool is_reader) {
     }
     rc = open_slot(file, TG__GUARD_TICKET, is_reader ? O_RDONLY : O_RDWR, &info);
     if (rc == -ENOENT || (rc == 0 && (info.st_dev != file->device || info.st_ino != file->inode)))
-        rc = TRY_AGAIN;
+        rc = TG__SHM_TRY_AGAIN;
     if (rc == 0 && !is_reader)
         rc = tg__shmfile_take_ticket(file);
     if (rc != 0) {
@@ -162,16 +162,16 @@ static int find_or_create(struct tg__shmfile *file, const struct tg__shmfile_par
     for (int i = 0; i < OPEN_TRIES; i++) {
         int rc = attach_and_join(file, params->is_reader);
 
-        if ((rc == TG_ELAYOUT || rc == TG_EPOISONED) && tg__shmfile_retire(file, params->is_reader))
-            rc = params->is_reader ? -ENOENT : TRY_AGAIN;
+        if (rc == TG_ELAYOUT || rc == TG_EPOISONED)
+            rc = tg__shmfile_retire(file, params->is_reader, rc);
         if (rc == -ENOENT && params->is_reader)
             return tg__fail(-ENOENT, "there is no %s in %s", file->name, file->dir);
         if (rc == -ENOENT) {
             rc = tg__shmfile_create(file, params);
             if (rc == 0)
-                rc = TRY_AGAIN; /* it is there now, whoever made it */
+                rc = TG__SHM_TRY_AGAIN; /* it is there now, whoever made it */
         }
-        if (rc != TRY_AGAIN)
+        if (rc != TG__SHM_TRY_AGAIN)
             return rc;
     }
     return tg__fail(TG_EREPLACED, "%s/%s is deleted as often as it is made", file->dir, file->name);

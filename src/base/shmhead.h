@@ -55,9 +55,13 @@ int tg__shmfile_create(struct tg__shmfile *file, const struct tg__shmfile_params
 /* Tickets are bytes from here on: far behind every file's end. */
 #define TG__SHM_TICKETS_AT ((off_t)1 << 40)
 
-/* Removes the file under the name if nobody who lives has it open. True: the name is free, or leads
- * to another file by now. A reader removes nothing: true, if it would be removed. */
-bool tg__shmfile_retire(struct tg__shmfile *file, bool is_reader);
+/* The name leads elsewhere by now, or nowhere. */
+enum { TG__SHM_TRY_AGAIN = 1 };
+
+/* After an open that failed with `status`, since the file is old or poisoned: removes it if nobody
+ * who lives has it open, and answers TG__SHM_TRY_AGAIN, also if another was faster. Else `status`.
+ * A reader removes nothing: -ENOENT where it would be removed. */
+int tg__shmfile_retire(struct tg__shmfile *file, bool is_reader, int status);
 
 /* Takes a number, and the kernel's lock that says that its owner lives. */
 int tg__shmfile_take_ticket(struct tg__shmfile *file);

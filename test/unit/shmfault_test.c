@@ -200,15 +200,30 @@ static bool is_harmless(void) {
     return strcmp(faults.name, "fchmodat") == 0;
 }
 
+/* What is there before each try: nothing, what the last one left, or another build's file. */
+enum before { NOTHING, AS_IT_IS, ANOTHER };
+
+static void set_scene(enum before before) {
+    struct tg__shmfile_params params = usual();
+    struct tg__shmfile *file;
+
+    if (before != AS_IT_IS)
+        remove_directory(inside);
+    params.format = 1;
+    if (before == ANOTHER) {
+        ck_assert_int_eq(tg__shmfile_open(&params, &file), 0);
+        tg__shmfile_close(file);
+    }
+}
+
 /* Every call of the scenario fails in turn; how many there were. */
-static int sweep(bool is_new, bool is_reader) {
+static int sweep(enum before before, bool is_reader) {
     int failed = 0, fds = count_names("/proc/self/fd");
 
     for (int at = 1;; at++) {
         int rc;
 
-        if (is_new)
-            remove_directory(inside);
+        set_scene(before);
         faults.calls = 0;
         faults.at = at;
         faults.code = EIO;
@@ -226,28 +241,33 @@ static int sweep(bool is_new, bool is_reader) {
         ck_assert_msg(count_names("/proc/self/fd") == fds, "descriptor left: %s", faults.name);
         ck_assert_msg(count_mappings() == 0, "mapping left: %s", faults.name);
         ck_assert_int_le(count_names(inside), 3); /* ".", ".." and the file */
-        ck_assert_int_eq(open_and_close(is_reader && !is_new), 0);
+        ck_assert_int_eq(open_and_close(is_reader && before == AS_IT_IS), 0);
     }
 }
 
 START_TEST(each_call_of_making_fails) {
-    ck_assert_int_ge(sweep(true, false), 20);
+    ck_assert_int_ge(sweep(NOTHING, false), 20);
 }
 END_TEST
 
 START_TEST(each_call_of_opening_fails) {
     ck_assert_int_eq(open_and_close(false), 0);
-    ck_assert_int_ge(sweep(false, false), 12);
-    ck_assert_int_ge(sweep(false, true), 10);
+    ck_assert_int_ge(sweep(AS_IT_IS, false), 12);
+    ck_assert_int_ge(sweep(AS_IT_IS, true), 10);
+}
+END_TEST
+
+START_TEST(each_call_of_replacing_fails) {
+    ck_assert_int_ge(sweep(ANOTHER, false), 25);
 }
 END_TEST
 
 START_TEST(each_call_of_the_other_way_fails) {
     faults.no_tmpfile = EOPNOTSUPP;
-    ck_assert_int_ge(sweep(true, false), 20);
+    ck_assert_int_ge(sweep(NOTHING, false), 20);
     faults.no_tmpfile = 0;
     faults.no_proc = ENOENT;
-    ck_assert_int_ge(sweep(true, false), 20);
+    ck_assert_int_ge(sweep(NOTHING, false), 20);
 }
 END_TEST
 
@@ -362,6 +382,7 @@ int main(void) {
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, each_call_of_making_fails);
     tcase_add_test(cases, each_call_of_opening_fails);
+    tcase_add_test(cases, each_call_of_replacing_fails);
     tcase_add_test(cases, each_call_of_the_other_way_fails);
     tcase_add_test(cases, no_space_is_said);
     tcase_add_test(cases, a_file_removed_in_between_is_made_anew);

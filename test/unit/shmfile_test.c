@@ -96,7 +96,8 @@ static int race(int in, int out, void *argument) {
     return *(uint64_t *)tg__shmfile_body(file) == content ? 0 : 2;
 }
 
-START_TEST(one_of_many_makes_it) {
+/* All open the file at once, and all have the same one: tickets 1 to 8, each once. */
+static void race_all(void) {
     enum { RACERS = 8 };
     struct child children[RACERS];
     unsigned seen = 0;
@@ -107,10 +108,28 @@ START_TEST(one_of_many_makes_it) {
         tell(children[i].out, 0);
     for (int i = 0; i < RACERS; i++)
         seen |= 1u << hear(children[i].in);
-    ck_assert_uint_eq(seen, 0x1fe); /* tickets 1 to 8, each once: one file */
+    ck_assert_uint_eq(seen, 0x1fe);
     for (int i = 0; i < RACERS; i++) {
         tell(children[i].out, 0);
         ck_assert_int_eq(finish(&children[i]), 0);
+    }
+}
+
+START_TEST(one_of_many_makes_it) {
+    race_all();
+}
+END_TEST
+
+/* Who is late finds the new file under the name, and must neither refuse nor remove it. */
+START_TEST(one_of_many_replaces_what_is_left) {
+    struct tg__shmfile_params params = usual();
+    struct tg__shmfile *file;
+
+    params.format = 8;
+    for (int round = 0; round < 30; round++) {
+        ck_assert_int_eq(tg__shmfile_open(&params, &file), 0);
+        tg__shmfile_close(file);
+        race_all();
     }
 }
 END_TEST
@@ -486,6 +505,7 @@ int main(void) {
     tcase_add_test(cases, bad_parameters_make_nothing);
     tcase_add_test(cases, other_layouts_are_refused);
     tcase_add_test(cases, what_nobody_uses_is_replaced);
+    tcase_add_test(cases, one_of_many_replaces_what_is_left);
     tcase_add_test(cases, what_is_no_file_of_ours_is_refused);
     tcase_add_test(cases, a_reader_only_reads);
     tcase_add_test(cases, poison_is_for_all_and_for_good);
