@@ -54,6 +54,11 @@ struct tg_device_ops {
     /* What the driver says of the whole device, all processes together. Cheap (µs), never waits
      * for the device's work. */
     int (*memory)(struct tg_device *device, uint64_t *free_bytes, uint64_t *total_bytes);
+    /* What the driver charges to this process there: chunks it holds (those that others hold too
+     * count in full), and on a card its context and libraries. µs on the host device, up to some ms
+     * on a card. Errors: -ENOTSUP when the driver does not tell, as where process ids are not the
+     * driver's own. */
+    int (*process)(struct tg_device *device, uint64_t *own_bytes);
 
     /* A range of addresses with nothing behind it: touching it faults. */
     int (*reserve)(struct tg_device *device, uint64_t size_bytes, uint64_t *addr);
