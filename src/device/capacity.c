@@ -247,6 +247,20 @@ int tg__capacity_memory(struct tg__capacity *capacity, uint64_t *free_bytes,
     return 0;
 }
 
+static uint64_t slot_bytes(const struct tg__capacity *capacity, const struct slot *slot) {
+    const struct living alone = {.slots = {slot}, .count = 1};
+
+    return used_bytes(capacity, &alone);
+}
+
+int tg__capacity_process(struct tg__capacity *capacity, uint64_t *own_bytes) {
+    int rc = tg__capacity_check(capacity);
+
+    if (rc == 0)
+        *own_bytes = slot_bytes(capacity, capacity->slot);
+    return rc;
+}
+
 /* ---- taking and giving ----------------------------------------------------------------------- */
 
 static int check_room(const struct tg__capacity *capacity, const struct living *living,

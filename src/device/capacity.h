@@ -30,6 +30,10 @@ const uint8_t *tg__capacity_uuid(struct tg__capacity *capacity);
 /* Without a lock. Errors: as check. */
 int tg__capacity_memory(struct tg__capacity *capacity, uint64_t *free_bytes, uint64_t *total_bytes);
 
+/* What this process holds of it; memory that others hold too counts in full. Without a lock.
+ * Errors: as check. */
+int tg__capacity_process(struct tg__capacity *capacity, uint64_t *own_bytes);
+
 /* Accounts memory that is about to exist. Errors: TG_EDEVICEMEMORY, TG_EHELD, as check. */
 int tg__capacity_take(struct tg__capacity *capacity, uint64_t size_bytes);
 /* Memory that was taken is gone. */

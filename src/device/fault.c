@@ -35,7 +35,8 @@ const char *tg__op_name(enum tg__op op) {
 }
 
 static bool is_named(enum tg__op wanted, enum tg__op op) {
-    return wanted == op || (wanted == TG__OP_ANY && op != TG__OP_info && op != TG__OP_memory);
+    return wanted == op || (wanted == TG__OP_ANY && op != TG__OP_info && op != TG__OP_memory &&
+                            op != TG__OP_process);
 }
 
 static bool is_hit(enum tg__fault_mode mode, uint64_t number, uint64_t nth) {

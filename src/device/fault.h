@@ -28,7 +28,7 @@ enum tg__fault_mode {
 };
 
 struct tg__fault_plan {
-    enum tg__op op; /* which calls count; TG__OP_ANY: all but info and memory */
+    enum tg__op op; /* which calls count; TG__OP_ANY: all but info, memory, process */
     enum tg__fault_mode mode;
     uint64_t nth; /* from 1 */
     int status;   /* what the failing call answers; 0: TG_EDEVICE, for create TG_EDEVICEMEMORY */

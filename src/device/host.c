@@ -72,6 +72,10 @@ static int host_memory(struct tg_device *device, uint64_t *free_bytes, uint64_t 
     return tg__capacity_memory(host_of(device)->capacity, free_bytes, total_bytes);
 }
 
+static int host_process(struct tg_device *device, uint64_t *own_bytes) {
+    return tg__capacity_process(host_of(device)->capacity, own_bytes);
+}
+
 static int host_reserve(struct tg_device *device, uint64_t size_bytes, uint64_t *addr) {
     struct tg__host *host;
     int saved = errno, rc = check_size(size_bytes);
@@ -263,6 +267,7 @@ static int host_queue_close(struct tg_device *device, struct tg_queue *queue) {
 static const struct tg_device_ops host_ops = {
     .info = host_info,
     .memory = host_memory,
+    .process = host_process,
     .reserve = host_reserve,
     .unreserve = host_unreserve,
     .create = host_create,

@@ -43,6 +43,14 @@ static int wrap_memory(struct tg_device *device, uint64_t *free_bytes, uint64_t 
     return rc != 0 ? rc : after(device, &call, inner->ops->memory(inner, free_bytes, total_bytes));
 }
 
+static int wrap_process(struct tg_device *device, uint64_t *own_bytes) {
+    struct tg_device *inner = wrap_of(device)->inner;
+    struct tg__wrap_call call = {.op = TG__OP_process};
+    int rc = before(device, &call);
+
+    return rc != 0 ? rc : after(device, &call, inner->ops->process(inner, own_bytes));
+}
+
 static int wrap_reserve(struct tg_device *device, uint64_t size_bytes, uint64_t *addr) {
     struct tg_device *inner = wrap_of(device)->inner;
     struct tg__wrap_call call = {.op = TG__OP_reserve, .size_bytes = size_bytes};

@@ -44,6 +44,7 @@ static int call(struct tg_device *device, enum tg__op op) {
     switch (op) {
     case TG__OP_info: return ops->info(device, &info);
     case TG__OP_memory: return ops->memory(device, &a, &b);
+    case TG__OP_process: return ops->process(device, &a);
     case TG__OP_reserve: return ops->reserve(device, GRANULE, &base);
     case TG__OP_unreserve: return ops->unreserve(device, base, GRANULE);
     case TG__OP_create: return ops->create(device, GRANULE, TG_CHUNK_EXPORTABLE, &handle);
@@ -66,10 +67,11 @@ static int call(struct tg_device *device, enum tg__op op) {
 
 /* Every entry once, in an order that works. */
 static const enum tg__op story[] = {
-    TG__OP_info, TG__OP_memory, TG__OP_reserve, TG__OP_create, TG__OP_map, TG__OP_queue_open,
-    TG__OP_fill, TG__OP_copy, TG__OP_fence, TG__OP_wait, TG__OP_pin, TG__OP_export_fd,
-    TG__OP_import_fd, TG__OP_queue_close, TG__OP_unmap, TG__OP_release, TG__OP_unreserve};
-enum { STORY = sizeof story / sizeof *story };
+    TG__OP_info, TG__OP_memory, TG__OP_process, TG__OP_reserve, TG__OP_create, TG__OP_map,
+    TG__OP_queue_open, TG__OP_fill, TG__OP_copy, TG__OP_fence, TG__OP_wait, TG__OP_pin,
+    TG__OP_export_fd, TG__OP_import_fd, TG__OP_queue_close, TG__OP_unmap, TG__OP_release,
+    TG__OP_unreserve};
+enum { STORY = sizeof story / sizeof *story, ASKED = 3 }; /* the first three are left out of ANY */
 
 _Static_assert((int)STORY == (int)TG__OP_COUNT, "the story has every entry");
 
@@ -129,12 +131,12 @@ static int run_story(struct tg_device *device) {
 }
 
 START_TEST(the_nth_call_of_any_entry_fails) {
-    for (uint64_t nth = 1; nth <= STORY - 2; nth++) {
+    for (uint64_t nth = 1; nth <= STORY - ASKED; nth++) {
         struct tg_device *device;
 
         ck_assert_ok(open_fault(&device));
         tg__fault_arm(device, &(struct tg__fault_plan){TG__OP_ANY, TG__FAULT_ONCE, nth, 0});
-        ck_assert_int_eq(run_story(device), (int)nth + 1);
+        ck_assert_int_eq(run_story(device), (int)nth + ASKED - 1);
         ck_assert_uint_eq(tg__fault_calls(device, TG__OP_ANY), nth);
         ck_assert_uint_eq(tg__fault_failed(device, TG__OP_ANY), 1);
         ck_assert_uint_eq(tg__fault_calls(device, TG__OP_info), 1);
@@ -162,7 +164,7 @@ START_TEST(a_call_can_be_the_last) {
         unsigned heard = hear(child.in);
         int status = finish(&child);
 
-        if (i / 2 < STORY - 2) {
+        if (i / 2 < STORY - ASKED) {
             ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
             ck_assert_uint_eq(heard, 0xffffffffu);
         } else {

@@ -51,6 +51,27 @@ START_TEST(memory_is_taken_by_create_and_free_after_release) {
 }
 END_TEST
 
+/* Held by handle or by mapping alone: the driver charges it. */
+START_TEST(the_process_is_charged_what_it_holds) {
+    uint64_t before, own, chunk, addr;
+    int rc = ops->process(device, &before);
+
+    if (rc == -ENOTSUP) /* a driver that sees other process ids than we do */
+        return;
+    ck_assert_ok(rc);
+    addr = device_make(device, 2 * GRANULE, TG_CHUNK_EXPORTABLE, &chunk);
+    ck_assert_ok(ops->process(device, &own));
+    ck_assert_uint_eq(own, before + 2 * GRANULE);
+    ck_assert_ok(ops->release(device, chunk));
+    ck_assert_ok(ops->process(device, &own));
+    ck_assert_uint_eq(own, before + 2 * GRANULE);
+    ck_assert_ok(ops->unmap(device, addr, 2 * GRANULE));
+    ck_assert_ok(ops->process(device, &own));
+    ck_assert_uint_eq(own, before);
+    ck_assert_ok(ops->unreserve(device, addr, 2 * GRANULE));
+}
+END_TEST
+
 START_TEST(memory_lives_while_it_is_mapped) {
     uint64_t before = device_free_bytes(device), chunk;
     uint64_t addr = device_make(device, GRANULE, 0, &chunk);
@@ -494,6 +515,7 @@ TCase *device_calls(const struct device_suite *suite) {
     tcase_add_checked_fixture(cases, set_up, tear_down);
     tcase_add_test(cases, info_is_the_same_twice);
     tcase_add_test(cases, memory_is_taken_by_create_and_free_after_release);
+    tcase_add_test(cases, the_process_is_charged_what_it_holds);
     tcase_add_test(cases, memory_lives_while_it_is_mapped);
     tcase_add_test(cases, content_lives_while_it_is_unmapped);
     tcase_add_test(cases, new_memory_is_zero);

@@ -317,7 +317,13 @@ static int open_another(struct bed *bed) {
     return rc;
 }
 
-/* The two entries that a memory does not use yet. */
+/* The entries that a memory does not use yet. */
+static int ask_for_own(struct bed *bed) {
+    uint64_t own_bytes;
+
+    return tg_device_ops(bed->world.spy)->process(bed->world.spy, &own_bytes);
+}
+
 static int hand_over(struct bed *bed) {
     struct tg_device *device = bed->world.spy;
     const struct tg_device_ops *ops = tg_device_ops(device);
@@ -366,5 +372,6 @@ const struct scenario scenarios[] = {
     {"try, go back", "capacity=96MiB", asleep, try_and_go_back, false},
     {"open, close", "capacity=96MiB", no_blocks, open_another, false},
     {"export, import", "capacity=96MiB", no_blocks, hand_over, false},
+    {"ask for the own share", "capacity=96MiB", some_blocks, ask_for_own, false},
 };
 const size_t scenario_count = sizeof scenarios / sizeof *scenarios;

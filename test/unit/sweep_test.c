@@ -178,7 +178,7 @@ static uint64_t disarm(struct bed *bed, const struct fault *fault) {
         uint64_t of_op = tg__fault_failed(bed->world.fault, (enum tg__op)op);
 
         failed_calls[op] += of_op;
-        if (fault->what == op) /* ANY leaves out info and memory */
+        if (fault->what == op) /* ANY leaves out what is only asked */
             failed = of_op;
     }
     world_disarm(&bed->world);
