@@ -1,0 +1,497 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who keeps memory: the Python container behind blocks that grow.
+
+`find_holder` gets the blocks of a growing site and walks Python's references backwards from the
+tensors that lie in them, until one container is behind most of them. It runs once per growth, in
+the program's own thread, so it has a budget: every walk over all objects is begun only when the
+last one's time is still left. It keeps nothing alive (an answer is text and numbers), runs no code
+of the program's objects (`looking`), and knows no torch: what a tensor is, is told to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import math
+import sys
+import os
+import time
+import types
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+
+from . import looking
+
+BUDGET_SECONDS = 0.2
+BLOCKS_MAX = 6  # of the site's blocks that are looked at: more tell no more, and each costs
+TENSORS_MAX = 16
+FRONTIER_MAX = 24
+LEVELS_MAX = 4
+NESTING_MAX = 3
+MOST = 0.6  # a container behind this share of the blocks is their holder
+ALLOCATIONS_MAX = 8_000_000  # Python's; beyond, one walk alone takes longer than the budget
+
+_Level = Dict[int, Any]  # objects by their id
+_Behind = Dict[int, Set[int]]  # the blocks that are reached through an object, by its id
+
+_GENERATORS: Tuple[Tuple[type, str, str], ...] = (
+    (types.GeneratorType, "generator", "gi_code"),
+    (types.CoroutineType, "coroutine", "cr_code"),
+    (types.AsyncGeneratorType, "async generator", "ag_code"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """The answer. `kind` is "none" for a tensor that no container holds, "native" for blocks
+    without a Python object, "late" for what was not found in time."""
+
+    kind: str
+    name: Optional[str] = None
+    items: Optional[int] = None
+    home: Optional[str] = None  # where it lives: "dict of Actor"
+    place: Optional[str] = None  # file:line that fills it
+    blocks: int = 0  # behind so many of the blocks that were looked at
+    blocks_seen: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        if self.kind == "native":
+            return "no Python object: autograd or C++"
+        if self.kind == "none":
+            return "no container found: a local of a running function, or C++"
+        if self.kind == "late":
+            return f"holder not found in {BUDGET_SECONDS * 1000:.0f} ms"
+        text = self.kind
+        if self.name is not None:
+            text += f" '{self.name}'"
+        if self.items is not None:
+            text += f" ({self.items} item{'' if self.items == 1 else 's'})"
+        if self.home is not None:
+            text += f" in {self.home}"
+        return text if self.place is None else f"{text}, {self.place}"
+
+    def to_dict(self) -> Dict[str, Any]:
+        """For JSON."""
+        return dict(dataclasses.asdict(self), text=str(self))
+
+
+class _OutOfTime(Exception):
+    """The next walk would go beyond the budget."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Home:
+    """Where a container lives, as far as it was found. Lower ranks say more."""
+
+    rank: int
+    name: Optional[str] = None
+    text: Optional[str] = None
+    place: Optional[str] = None
+    is_attribute: bool = False
+
+
+_NOWHERE = _Home(9, text="a local of a running function, or C++")
+
+
+def find_holder(blocks: Iterable[Tuple[int, int]], tensor_types: Sequence[type],
+                address_of: Callable[[Any], Optional[int]], *,
+                budget_seconds: float = BUDGET_SECONDS,
+                clock: Callable[[], float] = time.perf_counter) -> Holder:
+    """Finds what keeps the tensors in `blocks` (address, size in bytes).
+
+    `tensor_types` are the classes of tensors, those derived from them included; `address_of` gives
+    the address of one's data, None where it has none. Never raises for what it meets."""
+    walk = _Walk(budget_seconds, clock)
+    try:
+        found = walk.search(sorted(blocks), tensor_types, address_of)
+    except _OutOfTime:
+        found = Holder("late")
+    return dataclasses.replace(found, seconds=clock() - walk.begin)
+
+
+class _Walk:
+    """One search. Whatever of its own holds the program's objects is hidden from it: such lists and
+    dicts pass through `own`, tuples of them are unpacked before the next walk."""
+
+    def __init__(self, budget_seconds: float, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.begin = clock()
+        self.deadline = self.begin + budget_seconds
+        self.scan_seconds = 0.0
+        self.owned: List[Any] = []  # kept to the end, so that their ids stay theirs
+        self.hidden: Set[int] = set()
+
+    def own(self, thing: Any) -> Any:
+        """Hides a container of ours from the walks."""
+        self.owned.append(thing)
+        self.hidden.add(id(thing))
+        return thing
+
+    def search(self, blocks: List[Tuple[int, int]], tensor_types: Sequence[type],
+               address_of: Callable[[Any], Optional[int]]) -> Holder:
+        tensors, behind = self.tensors_in(blocks, tensor_types, address_of)
+        if not tensors:
+            return Holder("native", blocks_seen=len(blocks))
+        seen = len(set().union(*behind.values()))
+        container, child, count = self.climb(tensors, behind, seen)
+        if count == 0:
+            return Holder("none", blocks_seen=seen)
+        try:
+            answer = self.describe(container, child)
+        except _OutOfTime:
+            answer = Holder(_kind_name(container), items=looking.length(container),
+                            home="a place not found in time")
+        return dataclasses.replace(answer, blocks=count, blocks_seen=seen)
+
+    # ---- from blocks to tensors
+
+    def tensors_in(self, blocks: List[Tuple[int, int]], tensor_types: Sequence[type],
+                   address_of: Callable[[Any], Optional[int]]) -> Tuple[_Level, _Behind]:
+        """Some tensors that lie in a few of the blocks, and in which."""
+        kinds = _all_subclasses(tensor_types)
+        began = self.begin_scan()
+        everything = gc.get_objects()
+        candidates = [one for one in everything if type(one) in kinds]
+        del everything
+        self.scan_seconds = self.clock() - began
+        by_block: Dict[int, List[Any]] = {}
+        for count, one in enumerate(candidates):
+            if count % 1024 == 1023 and self.clock() > self.deadline:
+                raise _OutOfTime
+            block = _block_of(blocks, address_of(one))
+            if block is not None:
+                by_block.setdefault(block, []).append(one)
+        chosen = _spread(sorted(by_block), BLOCKS_MAX)
+        each = max(1, TENSORS_MAX // max(1, len(chosen)))
+        tensors: _Level = self.own({})
+        behind: _Behind = {}
+        for block in chosen:
+            for one in by_block[block][:each]:
+                tensors[id(one)] = one
+                behind[id(one)] = {block}
+        return tensors, behind
+
+    # ---- from tensors to the container
+
+    def climb(self, level: _Level, behind: _Behind, seen: int) -> Tuple[Any, Any, int]:
+        """The container, what it holds on the way down, and how many blocks it is behind."""
+        want = max(min(2, seen), math.ceil(MOST * seen))
+        container, child, count = None, None, 0
+        met: Set[int] = set(behind)
+        for _ in range(LEVELS_MAX):
+            try:
+                above, children, behind = self.above(level, behind, met)
+            except _OutOfTime:
+                if count == 0:
+                    raise
+                break
+            choice = _choose(above, behind)
+            if choice is not None and (count == 0 or len(behind[choice]) >= want):
+                container, child, count = above[choice], children[choice], len(behind[choice])
+            rising = [number for number, one in above.items() if not _is_top(one)]
+            if count >= want or not rising:
+                break
+            level = self.own({number: above[number] for number in rising[:FRONTIER_MAX]})
+        return container, child, count
+
+    def above(self, level: _Level, behind: _Behind,
+              met: Set[int]) -> Tuple[_Level, _Level, _Behind]:
+        """What refers to a level's objects, one object that each holds, the blocks behind each."""
+        found: _Level = self.own({})
+        children: _Level = self.own({})
+        blocks: _Behind = {}
+        for one in self.referrers(list(level.values())):
+            number = id(one)
+            held = level.keys() & map(id, gc.get_referents(one))
+            if number in met or not held:
+                continue
+            met.add(number)
+            found[number] = one
+            children[number] = level[min(held)]
+            blocks[number] = set().union(*(behind[below] for below in held))
+        return found, children, blocks
+
+    # ---- walks over all objects
+
+    def begin_scan(self) -> float:
+        """Raises when a walk would end behind the deadline, as far as the last one tells."""
+        now = self.clock()
+        if now + self.scan_seconds > self.deadline or sys.getallocatedblocks() > ALLOCATIONS_MAX:
+            raise _OutOfTime
+        return now
+
+    def referrers(self, objects: List[Any]) -> List[Any]:
+        """What holds any of these, but for ourselves and functions that run."""
+        self.own(objects)
+        began = self.begin_scan()
+        found = self.own(gc.get_referrers(*objects))
+        self.scan_seconds = self.clock() - began
+        return self.own([one for one in found
+                         if id(one) not in self.hidden and not _is_passing(one)])
+
+    # ---- what a container is called, and where it lives
+
+    def describe(self, container: Any, child: Any) -> Holder:
+        for kind, word, code in _GENERATORS:
+            if type(container) is kind:
+                code = getattr(container, code)
+                return Holder(word, code.co_name, place=looking.place_of(code))
+        if type(container) is types.FrameType:
+            code = container.f_code
+            return Holder("traceback", code.co_name, place=looking.place_of(code))
+        if type(container) is types.CellType:
+            home = self.home_of_cell(container)
+            return Holder("closure variable", home.name, home=home.text, place=home.place)
+        if looking.is_kind(container, dict):
+            return self.describe_dict(container, child)
+        if looking.length(container) is not None:
+            home = self.home(container)
+            return Holder(_kind_name(container), home.name, looking.length(container), home.text,
+                          home.place)
+        return _attribute(container, child)
+
+    def describe_dict(self, container: dict, child: Any) -> Holder:
+        """A dict is a container of its own, or the names of a module, a class or an object."""
+        home = _home_in_dict(container, child)
+        if home.rank > 0:
+            home = self.owner_of_dict(container, child)
+        if home.is_attribute:
+            where = None if home.text is None else home.text.removeprefix("dict of ")
+            return Holder("global" if home.rank == 0 else "attribute", home.name, None, where,
+                          home.place)
+        home = self.home(container)
+        return Holder(_kind_name(container), home.name, looking.length(container), home.text,
+                      home.place)
+
+    def home(self, container: Any, nesting: int = 0) -> _Home:
+        """Where a container lives. One walk, two where a dict's owner or a closure is asked."""
+        homes = []
+        dicts, cells, nests = self.own([]), self.own([]), self.own([])
+        for one in self.referrers([container]):
+            homes.append(_home_in(one, container))
+            if type(one) is types.CellType:
+                cells.append(one)
+            elif looking.is_kind(one, dict):
+                dicts.append(one)
+            elif looking.length(one) is not None:
+                nests.append(one)
+        best = min(homes, key=lambda home: home.rank, default=_NOWHERE)
+        if best.rank <= 2:
+            return best
+        for one in dicts:
+            owner = self.owner_of_dict(one, container)
+            if owner.is_attribute:
+                return owner
+        for one in cells:
+            return self.home_of_cell(one)
+        if dicts or nests:
+            return self.nested((dicts or nests)[0], container, nesting)
+        return best
+
+    def nested(self, outer: Any, inner: Any, nesting: int) -> _Home:
+        """A container in a container."""
+        name = looking.key_of(outer, inner) if looking.is_kind(outer, dict) else None
+        around = _NOWHERE
+        if nesting < NESTING_MAX:
+            try:
+                around = self.home(outer, nesting + 1)
+            except _OutOfTime:
+                pass
+        own = Holder(_kind_name(outer), around.name, looking.length(outer), around.text)
+        return _Home(3, name, str(own), around.place)
+
+    def owner_of_dict(self, names: dict, child: Any) -> _Home:
+        """The object, class or module whose names a dict holds; rank 9 where it is nobody's."""
+        name = looking.key_of(names, child)
+        for one in self.referrers([names]):
+            if looking.is_kind(one, types.ModuleType):
+                return _module_home(names, name)
+            if looking.is_kind(one, type):
+                return _class_home(one, name)
+            if looking.length(one) is None and looking.own_dict(one) is names:
+                return _object_home(one, name, "dict")
+        return _NOWHERE
+
+    def home_of_cell(self, cell: Any) -> _Home:
+        """The function whose closure a cell is in."""
+        tuples = [one for one in self.referrers([cell]) if type(one) is tuple]
+        if not tuples:
+            return _Home(4, text="a closure")
+        for one in self.referrers(tuples[:FRONTIER_MAX]):
+            if type(one) is types.FunctionType:
+                name = looking.closure_name(one, cell)
+                if name is not None:
+                    return _function_home(one, name)
+        return _Home(4, text="a closure")
+
+
+# ---- tensors in blocks --------------------------------------------------------------------------
+
+
+def _all_subclasses(kinds: Sequence[type]) -> Set[type]:
+    found: Set[type] = set()
+    waiting = list(kinds)
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting.extend(type.__subclasses__(one))
+    return found
+
+
+def _block_of(blocks: List[Tuple[int, int]], address: Optional[int]) -> Optional[int]:
+    """Which of the sorted blocks an address lies in."""
+    if address is None:
+        return None
+    low, high = 0, len(blocks)
+    while low < high:
+        middle = (low + high) // 2
+        if blocks[middle][0] <= address:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0 or address >= blocks[low - 1][0] + blocks[low - 1][1]:
+        return None
+    return low - 1
+
+
+def _spread(numbers: List[int], count: int) -> List[int]:
+    """At most so many of them, from all over."""
+    if len(numbers) <= count:
+        return numbers
+    return [numbers[i * len(numbers) // count] for i in range(count)]
+
+
+# ---- what is what -------------------------------------------------------------------------------
+
+
+def _is_passing(one: Any) -> bool:
+    """What holds an object only while something runs: no container."""
+    if type(one) is types.FrameType:
+        return one.f_code.co_filename == __file__ or looking.is_running(one)
+    for kind, _, _ in _GENERATORS:
+        if type(one) is kind:
+            running = {types.GeneratorType: "gi_running", types.CoroutineType: "cr_running",
+                       types.AsyncGeneratorType: "ag_running"}[kind]
+            return bool(getattr(one, running))
+    return False
+
+
+def _is_top(one: Any) -> bool:
+    """Above it nothing says more: the names of a module or a class, a frame."""
+    if type(one) is types.FrameType or looking.is_kind(one, type, types.ModuleType):
+        return True
+    return looking.is_kind(one, dict) and looking.module_of(one) is not None
+
+
+def _kind_name(one: Any) -> str:
+    return looking.class_name(type(one))
+
+
+def _rank(one: Any) -> int:
+    """What can gather things comes first, what is only passed through last."""
+    if looking.is_kind(one, tuple, frozenset):
+        return 2
+    if looking.length(one) is not None:
+        return 0
+    if type(one) in (types.CellType, functools.partial) or looking.own_dict(one) is not None:
+        return 1
+    return 3
+
+
+def _choose(above: _Level, behind: _Behind) -> Optional[int]:
+    """The one behind most blocks; of those, the most container-like."""
+    def key(number: int) -> Tuple[int, int, int]:
+        one = above[number]
+        return -len(behind[number]), _rank(one), looking.length(one) or 0
+
+    return min(above, key=key, default=None)
+
+
+# ---- homes --------------------------------------------------------------------------------------
+
+
+def _home_in(one: Any, child: Any) -> _Home:
+    """Where `child` lives, as far as one of its referrers tells without a walk."""
+    if looking.is_kind(one, dict):
+        return _home_in_dict(one, child)
+    if looking.is_kind(one, type):
+        return _class_home(one, _key_in_class(one, child))
+    if type(one) is types.FunctionType:
+        return _Home(2, text=f"function {one.__qualname__}",
+                     place=looking.place_of(one.__code__))
+    for kind, word, code in _GENERATORS:
+        if type(one) is kind:
+            code = getattr(one, code)
+            return _Home(2, text=f"{word} {code.co_name}", place=looking.place_of(code))
+    if type(one) is types.FrameType:
+        return _Home(5, text=f"the frame of {one.f_code.co_name}, kept by a traceback",
+                     place=looking.place_of(one.f_code))
+    if type(one) is functools.partial:
+        return _Home(2, text=f"a functools.partial of {_callable_name(one.func)}")
+    if looking.length(one) is not None or type(one) is types.CellType:
+        return _Home(6)
+    slot = looking.slot_of(one, child)
+    if slot is not None:
+        return _object_home(one, slot, "slot")
+    attributes = looking.own_dict(one)
+    name = None if attributes is None else looking.key_of(attributes, child)
+    if name is not None:
+        return _object_home(one, name, "dict")
+    return _Home(6, text=_kind_name(one))
+
+
+def _home_in_dict(names: dict, child: Any) -> _Home:
+    module = looking.module_of(names)
+    if module is None:
+        return _Home(6)
+    return _module_home(names, looking.key_of(names, child))
+
+
+def _module_home(names: dict, name: Optional[str]) -> _Home:
+    module = looking.label(dict.get(names, "__name__")) or "a module"
+    place = None if name is None else looking.line_in_module(names, name)
+    return _Home(0, name, f"module {module}", place, is_attribute=True)
+
+
+def _class_home(cls: type, name: Optional[str]) -> _Home:
+    place = None if name is None else looking.line_in_class(cls, name)
+    return _Home(1, name, f"class {looking.class_name(cls)}", place, is_attribute=True)
+
+
+def _key_in_class(cls: type, child: Any) -> Optional[str]:
+    for key, value in list(looking.class_dict(cls).items()):
+        if value is child:
+            return looking.label(key)
+    return None
+
+
+def _object_home(one: Any, name: Optional[str], where: str) -> _Home:
+    cls = type(one)
+    place = None if name is None else looking.line_in_class(cls, name)
+    return _Home(1, name, f"{where} of {looking.class_name(cls)}", place, is_attribute=True)
+
+
+def _function_home(function: types.FunctionType, name: str) -> _Home:
+    return _Home(2, name, f"closure of {function.__qualname__}",
+                 looking.line_in_function(function, name))
+
+
+def _callable_name(one: Any) -> str:
+    return one.__qualname__ if type(one) is types.FunctionType else _kind_name(one)
+
+
+def _attribute(one: Any, child: Any) -> Holder:
+    """An object that is no container, and holds a tensor itself."""
+    if type(one) is types.FunctionType:
+        return Holder("defaults", home=f"function {one.__qualname__}",
+                      place=looking.place_of(one.__code__))
+    if type(one) is functools.partial:
+        return Holder("argument", home=f"a functools.partial of {_callable_name(one.func)}")
+    if type(one) is types.MethodType:
+        return Holder("bound method", _callable_name(one.__func__))
+    name = looking.attribute_of(one, child)
+    place = None if name is None else looking.line_in_class(type(one), name)
+    if name is None:
+        return Holder("object", home=_kind_name(one))
+    return Holder("attribute", name, home=_kind_name(one), place=place)
