@@ -20,6 +20,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = ROOT / "test" / "data"
 sys.path.insert(0, str(ROOT / "test"))
+sys.path.insert(0, str(ROOT / "python"))
 
 MIB = 1 << 20
 
@@ -36,6 +37,9 @@ def pytest_configure(config):
     """Finds the programs before anything runs."""
     config.tidegate = _program("TIDEGATE_BIN", "build/cli/tidegate")
     config.dump = _program("TIDEGATE_DUMP", "build/test/dump_snapshot")
+    # The library of the same build is what the package opens, here and in children.
+    os.environ["TIDEGATE_LIBRARY"] = str(
+        pathlib.Path(config.tidegate).resolve().parents[1] / "src" / "libtidegate.so")
 
 
 class Result:
@@ -106,6 +110,28 @@ def tidegate(request):
 def dump(request):
     """dump(*args) -> Result of the program that prints what the reader holds"""
     return lambda *args, **kw: run(request.config.dump, *args, **kw)
+
+
+@pytest.fixture(scope="session")
+def library(request):
+    """The package's loader. A library that was built with a sanitizer can only be opened by a
+    program that was, too."""
+    if b"__asan_init" in pathlib.Path(os.environ["TIDEGATE_LIBRARY"]).read_bytes():
+        pytest.skip("this build's library needs a sanitizer's runtime, which Python has not")
+    from tidegate import library as loader
+    return loader
+
+
+@pytest.fixture
+def python(library, tmp_path):
+    """python(code, **environment) -> Result of a Python of its own with the package on its path,
+    in an empty folder, with a ledger of its own."""
+    def call(code, *arguments, **env):
+        env = {"PYTHONPATH": str(ROOT / "python"), "TIDEGATE_DIR": str(tmp_path / "node"),
+               "TIDEGATE_LIBRARY": os.environ["TIDEGATE_LIBRARY"], **env}
+        return run(sys.executable, "-c", code, *arguments, cwd=tmp_path, env=env)
+
+    return call
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public headers in the words of ctypes: structs and functions of libtidegate.so.
+
+Handles are void pointers. test/py/test_abi.py compiles a program that compares every size and
+offset here with the headers, and counts the arguments of every function."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import (POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_size_t, c_uint8,
+                    c_uint32, c_uint64, c_void_p)
+from typing import Any, Dict, Tuple, Type
+
+LEDGER_DEVICES = 16
+LEDGER_TENANTS = 64
+TENANT_TAGS = 16
+TENANT_NAME_BYTES = 48
+TENANT_ROLE_BYTES = 16
+TAG_NAME_BYTES = 32
+RECEIPT_ITEMS = 24
+BACKUP_NONE, BACKUP_HOST = range(2)
+TAG_STATES = ("awake", "draining", "saving", "asleep", "mapping", "filling", "broken")
+
+
+class tg_error(ctypes.Structure):
+    _fields_ = [("status", c_int), ("native", c_int), ("text", c_char * 240)]
+
+
+class tg_item(ctypes.Structure):
+    _fields_ = [("name", c_char * 40), ("size_bytes", c_uint64)]
+
+
+class tg_receipt(ctypes.Structure):
+    _fields_ = [("status", c_int), ("item_count", c_uint32), ("asked_bytes", c_uint64),
+                ("gained_bytes", c_uint64), ("driver_bytes", c_uint64), ("copied_bytes", c_uint64),
+                ("wait_ns", c_uint64), ("drain_ns", c_uint64), ("copy_ns", c_uint64),
+                ("map_ns", c_uint64), ("all_ns", c_uint64), ("items", tg_item * RECEIPT_ITEMS)]
+
+
+class tg_fence(ctypes.Structure):
+    _fields_ = [("word", c_uint64 * 2)]
+
+
+class tg_device_info(ctypes.Structure):
+    _fields_ = [("uuid", c_uint8 * 16), ("name", c_char * 64), ("granule_bytes", c_uint64),
+                ("can", c_uint32)]
+
+
+# Of the device's table only what the package asks has a type of its own.
+info_fn = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(tg_device_info))
+memory_fn = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_uint64), POINTER(c_uint64))
+process_fn = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_uint64))
+
+
+class tg_device_ops(ctypes.Structure):
+    _fields_ = [("info", info_fn), ("memory", memory_fn), ("process", process_fn),
+                ("reserve", c_void_p), ("unreserve", c_void_p), ("create", c_void_p),
+                ("release", c_void_p), ("map", c_void_p), ("unmap", c_void_p), ("copy", c_void_p),
+                ("fill", c_void_p), ("fence", c_void_p), ("wait", c_void_p), ("pin", c_void_p),
+                ("export_fd", c_void_p), ("import_fd", c_void_p), ("queue_open", c_void_p),
+                ("queue_close", c_void_p)]
+
+
+class tg_tag_view(ctypes.Structure):
+    _fields_ = [("name", c_char * TAG_NAME_BYTES), ("occupied_bytes", c_uint64),
+                ("reserved_bytes", c_uint64), ("asleep_bytes", c_uint64), ("host_bytes", c_uint64)]
+
+
+class tg_tenant_view(ctypes.Structure):
+    _fields_ = [("name", c_char * TENANT_NAME_BYTES), ("role", c_char * TENANT_ROLE_BYTES),
+                ("rank", c_int32), ("pid", c_int32), ("device", c_uint32), ("is_dead", c_uint32),
+                ("is_waiting", c_uint32), ("wait_tag", c_char * TAG_NAME_BYTES),
+                ("wait_bytes", c_uint64), ("wait_since_ns", c_uint64), ("arrival", c_uint64),
+                ("updated_ns", c_uint64), ("tag_count", c_uint32),
+                ("tags", tg_tag_view * TENANT_TAGS)]
+
+
+class tg_device_view(ctypes.Structure):
+    _fields_ = [("uuid", c_uint8 * 16), ("name", c_char * 64), ("total_bytes", c_uint64),
+                ("free_bytes", c_uint64), ("measured_ns", c_uint64),
+                ("unattributed_bytes", c_uint64)]
+
+
+class tg_node_view(ctypes.Structure):
+    _fields_ = [("now_ns", c_uint64), ("host_bytes", c_uint64), ("device_count", c_uint32),
+                ("tenant_count", c_uint32), ("devices", tg_device_view * LEDGER_DEVICES),
+                ("tenants", tg_tenant_view * LEDGER_TENANTS)]
+
+
+gauge_fn = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_uint64), POINTER(c_uint64))
+
+
+class tg_gauge(ctypes.Structure):
+    _fields_ = [("ask", gauge_fn), ("argument", c_void_p)]
+
+
+class tg_tenant_params(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("role", c_char_p), ("rank", c_int32),
+                ("uuid", POINTER(c_uint8)), ("device_name", c_char_p), ("gauge", tg_gauge)]
+
+
+class tg_shortfall(ctypes.Structure):
+    _fields_ = [("status", c_int), ("asked_bytes", c_uint64), ("available_bytes", c_uint64),
+                ("missing_bytes", c_uint64),
+                ("holder", c_char * (TENANT_NAME_BYTES + TENANT_ROLE_BYTES)),
+                ("tag", c_char * TAG_NAME_BYTES), ("holder_bytes", c_uint64),
+                ("unattributed_bytes", c_uint64), ("orphaned_bytes", c_uint64)]
+
+
+class tg_share(ctypes.Structure):
+    _fields_ = [("tag", c_char_p), ("size_bytes", c_uint64)]
+
+
+class tg_tag_params(ctypes.Structure):
+    _fields_ = [("backup", c_int), ("packed", c_int), ("fill_none", c_int), ("keep_host", c_int),
+                ("checked", c_int)]
+
+
+class tg_tag_info(ctypes.Structure):
+    _fields_ = [("state", c_int), ("block_count", c_uint64), ("size_bytes", c_uint64),
+                ("device_bytes", c_uint64), ("host_bytes", c_uint64), ("limbo_bytes", c_uint64)]
+
+
+class tg_growth(ctypes.Structure):
+    _fields_ = [("kind", c_int), ("bytes_per_step", c_double), ("confidence", c_double),
+                ("first_point", c_uint32), ("points_grown", c_uint32)]
+
+
+_NUMBER = POINTER(c_uint64)
+
+# Name: (what it returns, what it takes).
+FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
+    "tg_version": (c_char_p, ()),
+    "tg_last_error": (POINTER(tg_error), ()),
+    "tg_error_text": (c_char_p, (c_int,)),
+    "tg_device_open": (c_int, (c_char_p, POINTER(c_void_p))),
+    "tg_device_ops": (POINTER(tg_device_ops), (c_void_p,)),
+    "tg_device_uri": (c_char_p, (c_void_p,)),
+    "tg_device_close": (None, (c_void_p,)),
+    "tg_ledger_open": (c_int, (c_char_p, POINTER(c_void_p))),
+    "tg_ledger_open_reader": (c_int, (c_char_p, POINTER(c_void_p))),
+    "tg_ledger_close": (None, (c_void_p,)),
+    "tg_ledger_read": (c_int, (c_void_p, POINTER(tg_node_view))),
+    "tg_ledger_join": (c_int, (c_void_p, POINTER(tg_tenant_params), POINTER(c_void_p))),
+    "tg_tenant_leave": (None, (c_void_p,)),
+    "tg_tenant_check": (c_int, (c_void_p,)),
+    "tg_tenant_reserve": (c_int, (c_void_p, c_char_p, c_uint64, c_uint32)),
+    "tg_tenant_reserve_all": (c_int, (c_void_p, POINTER(tg_share), c_uint32, c_uint32)),
+    "tg_tenant_shortfall": (None, (c_void_p, POINTER(tg_shortfall))),
+    "tg_tenant_commit": (None, (c_void_p, c_char_p, c_uint64, c_uint64)),
+    "tg_tenant_cancel": (None, (c_void_p, c_char_p, c_uint64)),
+    "tg_tenant_give": (None, (c_void_p, c_char_p, c_uint64, c_uint64)),
+    "tg_tenant_forget": (None, (c_void_p, c_char_p, c_uint64)),
+    "tg_memory_open": (c_int, (c_void_p, c_void_p, POINTER(c_void_p))),
+    "tg_memory_close": (None, (c_void_p,)),
+    "tg_tag_open": (c_int, (c_void_p, c_char_p, POINTER(tg_tag_params), POINTER(c_void_p))),
+    "tg_tag_info": (None, (c_void_p, POINTER(tg_tag_info))),
+    "tg_tag_alloc": (c_int, (c_void_p, c_uint64, POINTER(c_void_p))),
+    "tg_memory_free": (c_int, (c_void_p, c_void_p, c_void_p)),
+    "tg_memory_sleep": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
+    "tg_memory_wake": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
+    "tg_memory_wake_try": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
+    "tg_memory_wake_end": (None, (c_void_p, c_int)),
+    "tg_memory_hostcopy": (c_int, (c_void_p, c_void_p, POINTER(c_void_p), _NUMBER)),
+    "tg_series_judge": (c_int, (_NUMBER, _NUMBER, c_size_t, POINTER(tg_growth))),
+}
+
+# Too short to be worth letting other threads of Python in between.
+QUICK = frozenset({"tg_version", "tg_last_error", "tg_error_text", "tg_device_ops", "tg_device_uri",
+                   "tg_series_judge", "tg_tenant_shortfall", "tg_tenant_commit", "tg_tenant_cancel",
+                   "tg_tenant_give", "tg_tenant_forget", "tg_memory_wake_end", "tg_tag_info"})
+
+
+def structs() -> Dict[str, Type[ctypes.Structure]]:
+    """Every struct above, by its name in the headers."""
+    return {name: value for name, value in globals().items()
+            if isinstance(value, type) and issubclass(value, ctypes.Structure)}

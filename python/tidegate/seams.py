@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seams: places where another program's code calls ours instead of its own.
+
+A function is replaced by identity everywhere a module of this process has bound it, so that names
+taken by `from … import` are found too; an attribute of a class or object is replaced there alone.
+Whatever was replaced can be put back at once, and is when the mode becomes off. A replacement that
+somebody kept elsewhere must ask the mode itself and pass the call on: `modes.passing` makes it so.
+
+What is said goes to stderr, one line at a time, each with the name of the process before it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from . import identity
+
+_ABSENT = object()
+_lock = threading.RLock()
+
+
+class Seam:
+    """One replaced function or attribute. places: (owner, name, what the owner itself held)."""
+
+    def __init__(self, name: str, original: Any, replacement: Any) -> None:
+        self.name = name
+        self.original = original
+        self.replacement = replacement
+        self.places: List[Tuple[Any, str, Any]] = []
+
+
+_seams: Dict[str, Seam] = {}
+_said: Set[str] = set()
+
+
+def announce(text: str) -> None:
+    """Prints "[trainer rank 0] text" as one line on stderr. Never raises."""
+    try:
+        sys.stderr.write(f"[{identity.speaker()}] {text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):  # closed, or none: nobody listens
+        pass
+
+
+def warn_once(key: str, text: str) -> None:
+    """Announces text the first time that key is named in this process."""
+    with _lock:
+        if key in _said:
+            return
+        _said.add(key)
+    announce(f"tidegate: {text}")
+
+
+def _bindings(value: Any) -> List[Tuple[Any, str]]:
+    """(module, name) of every module-level name that is bound to this very object."""
+    found = []
+    for module in list(sys.modules.values()):
+        namespace = getattr(module, "__dict__", None)
+        if isinstance(namespace, dict):
+            found += [(module, name) for name, bound in list(namespace.items()) if bound is value]
+    return found
+
+
+def install_function(name: str, original: Any, replacement: Any) -> Seam:
+    """Binds replacement wherever a module has bound original. The same name twice: the second is
+    bound where the first one's original still is, and both count as one seam."""
+    with _lock:
+        seam = _seams.setdefault(name, Seam(name, original, replacement))
+        for module, bound in _bindings(original):
+            if getattr(module, "__name__", "").split(".")[0] == __package__:
+                continue  # what we keep of the original is what we call
+            setattr(module, bound, seam.replacement)
+            seam.places.append((module, bound, original))
+        return seam
+
+
+def install_attribute(name: str, owner: Any, attribute: str, replacement: Any) -> Seam:
+    """Replaces one attribute of a class or object, by its own name there or inherited."""
+    with _lock:
+        original = getattr(owner, attribute)
+        seam = _seams.setdefault(name, Seam(name, original, replacement))
+        seam.places.append((owner, attribute, vars(owner).get(attribute, _ABSENT)))
+        setattr(owner, attribute, replacement)
+        return seam
+
+
+def restore(name: str) -> None:
+    """Puts one seam's originals back, also where the replacement was bound after we installed it.
+    What somebody else has put there since stays."""
+    with _lock:
+        seam = _seams.pop(name, None)
+        if seam is None:
+            return
+        for owner, attribute, held in reversed(seam.places):
+            if vars(owner).get(attribute, _ABSENT) is not seam.replacement:
+                continue
+            if held is _ABSENT:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, held)
+        for module, bound in _bindings(seam.replacement):
+            setattr(module, bound, seam.original)
+
+
+def restore_all() -> None:
+    """Puts everything back."""
+    with _lock:
+        for name in list(_seams):
+            restore(name)
+
+
+def active() -> List[str]:
+    """Names of the seams that are installed now."""
+    with _lock:
+        return list(_seams)
+
+
+def find(name: str) -> Optional[Seam]:
+    """The seam of this name, if it is installed."""
+    return _seams.get(name)
