@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,6 +216,7 @@ static enum option_result options_read(const struct option_table *table, int arg
 
         if (only_paths || word[0] != '-' || word[1] == '\0') {
             paths->items[paths->count++] = word;
+            only_paths |= table->ends_at_word;
         } else if (strcmp(word, "--") == 0) {
             only_paths = true;
         } else if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {

@@ -4,12 +4,13 @@
 #ifndef CLI_OPTIONS_H
 #define CLI_OPTIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* Borrowed texts, in the order given: a repeatable option's values, or the paths. */
 struct option_texts {
-    const char **items;
+    const char **items; /* NULL follows the last */
     size_t count;
 };
 
@@ -30,6 +31,7 @@ struct option_table {
     const char *arguments; /* behind the options in the usage line */
     const char *summary;   /* a few lines: what it answers, from what */
     const char *more;      /* below the options: exit statuses and the like */
+    bool ends_at_word;     /* the first word that is no option, and all behind it, is a command */
     const struct option_row *rows;
     size_t count;
 };

@@ -9,6 +9,10 @@ enum {
     EXIT_LOST = 1,     /* bytes are not what they should be */
     EXIT_WRONG = 2,    /* nothing could be read or written, or the command was used wrongly */
     EXIT_ABOVE = 3,    /* what a --fail-... option asked for has happened */
+    EXIT_SEAMLESS = 4, /* a seam that was asked for was never active */
+    EXIT_CANNOT_RUN = 126, /* as shells have them: the command is there, and cannot be run */
+    EXIT_NOT_FOUND = 127,  /* it is not there */
+    EXIT_SIGNALLED = 128,  /* plus the number: a signal ended it */
     EXIT_INTERRUPTED = 130 /* Ctrl-C, as shells have it */
 };
 

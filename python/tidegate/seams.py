@@ -10,6 +10,7 @@ What is said goes to stderr, one line at a time, each with the name of the proce
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from typing import Any, Dict, List, Optional, Set, Tuple
@@ -41,6 +42,24 @@ def announce(text: str) -> None:
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # closed, or none: nobody listens
         pass
+
+
+def tell_run(program: str) -> None:
+    """Tells `tidegate run`, if it started us, that seams of this program ("verl") are active here:
+    one line in the run's file, which is never made here. Never raises."""
+    folder = os.environ.get("TIDEGATE_RUN")
+    if not folder:
+        return
+    try:
+        fd = os.open(os.path.join(folder, "seams"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    except (OSError, ValueError):  # the run is over, or on another machine
+        return
+    try:
+        os.write(fd, f"{os.getpid()} {program}\n".encode("utf-8", "replace"))
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
 
 
 def warn_once(key: str, text: str) -> None:
