@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares runs of the real verl: without Tidegate, with it in observe, with it on.
+
+    verl_beside.py WITHOUT.json OBSERVE.json ON.json [--results DIR]
+
+The files are verl_once.py's, of one machine and one set of options. Needs no card.
+"""
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+
+from card_results import no_row, parser, row, write_results
+from line_plot import Panel, picture
+
+REWARDS = ("critic/rewards/mean", "critic/score/mean")
+LOSSES = ("actor/pg_loss", "actor/entropy", "actor/grad_norm", "response_length/mean")
+TIMES = ("perf/time_per_step", "timing_s/step", "timing_s/update_weights", "timing_s/gen",
+         "timing_s/update_actor", "timing_s/old_log_prob")
+SPEAKER = re.compile(r"\[([^\]\[]+)\] tidegate (observe|on): (.*)$")
+RECEIPT = re.compile(r"\[([^\]\[]+)\] (reclaim|observe|sleep|wake) ")
+ROLES = {"trainer": r"trainer|WorkerDict", "server": r"server",
+         "engine": r"engine|vllm(?!.*server)"}
+
+
+def series(run, name):
+    return [step[name] for step in run["steps"] if name in step]
+
+
+def differences(run, base, names):
+    """(figures compared, figures that differ, the largest relative difference)."""
+    compared, differ, most = 0, 0, 0.0
+    for name in names:
+        for ours, theirs in zip(series(run, name), series(base, name)):
+            compared += 1
+            differ += repr(ours) != repr(theirs)
+            most = max(most, abs(ours - theirs) / max(abs(theirs), 1e-12))
+    return compared, differ, most
+
+
+def announced(run):
+    """{speaker: [what it announced]}."""
+    found = {}
+    for line in run["lines"]:
+        match = SPEAKER.search(line)
+        if match:
+            found.setdefault(match.group(1), []).append(match.group(3))
+    return found
+
+
+def receipts(run):
+    return [line for line in run["lines"] if RECEIPT.search(line)]
+
+
+def is_same(run, base):
+    """Rows: the numbers that training must not change."""
+    made = []
+    for what, names in (("rewards", REWARDS), ("losses", LOSSES)):
+        compared, differ, most = differences(run, base, names)
+        if compared == 0:
+            made.append(no_row(f"{run['mode']}: {what} as without", "no step has them"))
+            continue
+        raw = {name: {"here": series(run, name), "without": series(base, name)} for name in names}
+        made.append(row(f"{run['mode']}: {what} that differ from without", f"of {compared}, repr",
+                        differ, ("==", 0), raw))
+        made.append(row(f"{run['mode']}: {what}, largest relative difference", "", most))
+    return made
+
+
+def late(values):
+    """Without the first step, in which everything is compiled."""
+    return values[1:] or values
+
+
+def times(run, base):
+    made = []
+    for name in TIMES:
+        ours, theirs = late(series(run, name)), late(series(base, name))
+        if ours and theirs:
+            made.append(row(f"{run['mode']}/without: {name}", "median of the steps after the first",
+                            statistics.median(ours) / max(statistics.median(theirs), 1e-9), None,
+                            {"here": series(run, name), "without": series(base, name)}))
+    return made
+
+
+def speaks(run):
+    """What it must say: seams in every kind of process, a receipt for each hand-over."""
+    who = announced(run)
+    made = []
+    for role, pattern in ROLES.items():
+        spoke = {name: said for name, said in who.items() if re.search(pattern, name)}
+        made.append(row(f"{run['mode']}: seams announced, {role}", "processes", len(spoke),
+                        (">=", 1), spoke))
+    count = len(receipts(run))
+    made.append(row(f"{run['mode']}: receipts", "lines, by weight syncs",
+                    count / max(1, len(run["steps"])), (">=", 2), receipts(run)[:60]))
+    looks = [look for look in run["status"] if look["code"] == 0 and not look["json"]]
+    made.append(row(f"{run['mode']}: status shown while it runs", "different ones", len(looks),
+                    (">=", 1), looks[-1:]))
+    return made
+
+
+def memory(run):
+    used = [mib for _, mib in run["used_mib"]]
+    if not used:
+        return [no_row(f"{run['mode']}: used by NVML", "no samples")]
+    return [row(f"{run['mode']}: used by NVML, GiB, most", "", max(used) / 1024),
+            row(f"{run['mode']}: used by NVML, GiB, median", "", statistics.median(used) / 1024)]
+
+
+def leaks(run):
+    found = run["leak"]
+    if found is None:
+        return [no_row(f"{run['mode']}: tidegate leak on verl's files", "no files were written")]
+    return [row(f"{run['mode']}: tidegate leak on verl's files",
+                "exit status, 0 or 1: it read them", found["code"], ("<=", 1), found)]
+
+
+def draw(runs, path):
+    panels = [Panel(f"used on the card, {run['mode']}", "GiB", "seconds",
+                    [("NVML", [(t, mib / 1024) for t, mib in run["used_mib"]], True)])
+              for run in runs]
+    for name in ("timing_s/step", "timing_s/update_weights"):
+        panels.append(Panel(name, "s", "step", [
+            (run["mode"], list(enumerate(series(run, name), 1)), False) for run in runs]))
+    path.write_text(picture("verl 0.9.1, GRPO, FSDP2 with offload, hybrid vLLM 0.24.0", panels))
+
+
+def main():
+    arguments = parser(__doc__)
+    arguments.add_argument("files", nargs="+", type=Path)
+    options = arguments.parse_args()
+    runs = [json.loads(path.read_text()) for path in options.files]
+    base = next((run for run in runs if run["mode"] == "without"), runs[0])
+    rows = []
+    for run in runs:
+        rows.append(row(f"{run['mode']}: steps", run["tail"][-400:], len(run["steps"]), (">=", 4)))
+        rows += memory(run) + leaks(run)
+        if run is not base:
+            rows += is_same(run, base) + times(run, base) + speaks(run)
+    written = write_results(options, "verl", rows, {
+        "runs": {run["mode"]: {k: v for k, v in run.items() if k != "used_mib"} for run in runs}})
+    draw(runs, written.with_suffix(".svg"))
+    sys.exit(any(r["pass"] is False for r in rows))
+
+
+if __name__ == "__main__":
+    main()
