@@ -74,7 +74,8 @@ static void state_write(const struct demo_moment *moment, char *text, size_t roo
         part_add(text, room, "  %.1f GiB/s",
                  demo_report_rate(moment->woken_bytes, moment->hand_over_ns));
     if (moment->step == moment->setup->options.steps && moment->awake == DEMO_ROLLOUT)
-        part_add(text, room, " (memcpy into fresh memory here: %.1f)", moment->memcpy_rate);
+        part_add(text, room, " (%s into fresh memory here: %.1f)",
+                 demo_setup_copy_name(moment->setup), moment->copy_rate);
 }
 
 static int step_width(const struct demo_moment *moment) {
@@ -112,9 +113,10 @@ void demo_bar_paint(void *argument, const struct demo_moment *moment) {
     struct demo_bar *bar = argument;
     uint64_t now = demo_now_ns();
 
-    if (!bar->is_live || now - bar->painted_ns < PAINT_NS)
+    if (!bar->is_live || (now - bar->painted_ns < PAINT_NS && bar->painted_who == moment->awake))
         return;
     bar->painted_ns = now;
+    bar->painted_who = moment->awake;
     paint(bar, moment);
 }
 

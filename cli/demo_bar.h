@@ -11,6 +11,7 @@ struct demo_bar {
     bool has_color; /* and NO_COLOR is not set */
     bool is_quiet;  /* --json: nothing is shown */
     uint64_t painted_ns;
+    enum demo_who painted_who; /* as awake */
 };
 
 void demo_bar_open(struct demo_bar *bar, bool is_quiet);

@@ -318,9 +318,7 @@ def on_terminal(program, place, *args, **env):
 
 
 def test_bar(tidegate, place):
-    """Painted again and again; the cursor comes back; colour unless NO_COLOR is set.
-
-    At ten times a second: long enough that the trainer's turn is among what is painted."""
+    """Painted again and again, at every turn; the cursor comes back; colour unless NO_COLOR."""
     text = on_terminal(tidegate.program, place, "--steps", "20", *SMALL)
     assert text.count("\r\033[K") >= 4 and "step 20/20  [" in text and "\033[36m" in text
     assert text.index("\033[?25l") < text.rindex("\033[?25h")
