@@ -33,7 +33,8 @@ struct tg_fence {
 
 enum tg_device_can {
     TG_DEVICE_EXPORT = 1 << 0, /* chunks can be made exportable */
-    TG_DEVICE_RDMA = 1 << 1    /* chunks can be made for registration by network cards */
+    TG_DEVICE_RDMA = 1 << 1,   /* chunks can be made for registration by network cards */
+    TG_DEVICE_DIRECT = 1 << 2  /* the host itself may read and write what is mapped */
 };
 
 struct tg_device_info {

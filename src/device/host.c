@@ -64,7 +64,7 @@ static int host_info(struct tg_device *device, struct tg_device_info *info) {
     memcpy(info->uuid, tg__capacity_uuid(host->capacity), sizeof info->uuid);
     snprintf(info->name, sizeof info->name, "host device \"%s\"", host->name);
     info->granule_bytes = TG__HOST_GRANULE_BYTES;
-    info->can = TG_DEVICE_EXPORT;
+    info->can = TG_DEVICE_EXPORT | TG_DEVICE_DIRECT;
     return 0;
 }
 
