@@ -48,7 +48,7 @@ static json_t *hand_over_object(const struct demo_report *report) {
 }
 
 static json_t *speed_object(const struct demo_report *report) {
-    const struct demo_speed *speed = &report->memcpy_speed;
+    const struct demo_speed *speed = &report->copy_speed;
     json_t *object = json_object();
     int failed = 0;
 

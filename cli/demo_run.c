@@ -173,6 +173,12 @@ static enum demo_outcome all_do(struct run *run) {
     return outcome;
 }
 
+/* What hand-overs are held against. */
+static bool speed_find(const struct demo_setup *setup, struct demo_speed *speed) {
+    *speed = setup->speed;
+    return !setup->is_direct || demo_speed_measure(setup->capacity_bytes, speed);
+}
+
 bool demo_run(const struct demo_setup *setup, const struct demo_watcher *watcher,
               struct demo_report *report) {
     struct run run = {.setup = setup, .watcher = watcher, .report = report};
@@ -182,12 +188,12 @@ bool demo_run(const struct demo_setup *setup, const struct demo_watcher *watcher
     report->steps = calloc(setup->options.steps, sizeof *report->steps);
     report->hand_over_ns = calloc(setup->options.steps, 2 * sizeof *report->hand_over_ns);
     if (report->steps == NULL || report->hand_over_ns == NULL ||
-        !demo_speed_measure(setup->capacity_bytes, &report->memcpy_speed)) {
+        !speed_find(setup, &report->copy_speed)) {
         say_no_memory();
         return false;
     }
     run.moment.setup = setup;
-    run.moment.memcpy_rate = report->memcpy_speed.to_fresh_device;
+    run.moment.copy_rate = report->copy_speed.to_fresh_device;
     run.control.passes = on_pass;
     run.control.argument = &run;
     report->outcome = all_do(&run);

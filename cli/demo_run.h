@@ -14,7 +14,7 @@ struct demo_step_done {
 
 struct demo_report {
     const struct demo_setup *setup;
-    struct demo_speed memcpy_speed;
+    struct demo_speed copy_speed;
     struct demo_step_done *steps;
     size_t step_count; /* done */
     uint64_t *hand_over_ns; /* in their order */
@@ -31,7 +31,7 @@ struct demo_report {
 struct demo_moment {
     const struct demo_setup *setup;
     const struct demo_gauge *gauge;
-    double memcpy_rate; /* into fresh memory, GiB/s */
+    double copy_rate; /* into fresh memory, GiB/s */
     size_t step;        /* from 1 */
     enum demo_who awake;
     uint64_t woken_bytes, hand_over_ns; /* 0: none yet */

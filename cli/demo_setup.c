@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens the device once to see what it is, and closes it again: a supervisor holds nothing. */
+/* Settles the device, its capacity and the sides' shares of it. */
 #include "demo_setup.h"
 
 #include <errno.h>
@@ -9,11 +9,11 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include <tidegate/device.h>
 #include <tidegate/error.h>
 #include <tidegate/ledger.h>
 
 #include "budget.h"
+#include "demo_look.h"
 #include "demo_replay.h"
 #include "figures.h"
 #include "place.h"
@@ -26,8 +26,8 @@
 /* Room for a name of ours is left. */
 enum { DEVICE_MOST = 200 };
 
-/* What a run takes beside the device's bytes: at the worst moment of a hand-over three quarters of
- * them once more for what sleeps, and a little for everything else. */
+/* What a run takes of the host's memory beside the device's bytes: at the worst moment of a
+ * hand-over three quarters of them once more for what sleeps, and a little for everything else. */
 #define BESIDE_BYTES (192 * MIB)
 
 enum { TRAINER_PERCENT = 66, WEIGHTS_PERCENT = 25, KV_CACHE_PERCENT = 43 };
@@ -36,13 +36,22 @@ static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-static uint64_t memory_needed(uint64_t capacity_bytes) {
-    return capacity_bytes / 4 * 7 + BESIDE_BYTES;
+/* A host device is made of the host's memory, a card is not: the quarters of the capacity. */
+static unsigned quarters_needed(const struct demo_setup *setup) {
+    return setup->is_direct ? 7 : 3;
+}
+
+static bool memory_allows(const struct demo_setup *setup, uint64_t available_bytes) {
+    uint64_t capacity_bytes = setup->capacity_bytes;
+
+    return capacity_bytes / quarters_needed(setup) <= available_bytes &&
+           capacity_bytes / 4 * quarters_needed(setup) + BESIDE_BYTES <= available_bytes;
 }
 
 /* Said where the capacity cannot be used. */
-static bool capacity_is_fit(uint64_t capacity_bytes, uint64_t total_bytes,
+static bool capacity_is_fit(const struct demo_setup *setup, uint64_t total_bytes,
                             uint64_t available_bytes) {
+    uint64_t capacity_bytes = setup->capacity_bytes;
     struct figure given, bound;
 
     if (capacity_bytes < CAPACITY_LEAST) {
@@ -55,9 +64,9 @@ static bool capacity_is_fit(uint64_t capacity_bytes, uint64_t total_bytes,
         say("--capacity %s is more than the device has: %s", given.text, bound.text);
         return false;
     }
-    if (capacity_bytes > available_bytes || memory_needed(capacity_bytes) > available_bytes) {
+    if (!memory_allows(setup, available_bytes)) {
         double most = available_bytes > BESIDE_BYTES + 2 * CAPACITY_LEAST
-                          ? (double)(available_bytes - BESIDE_BYTES) / 7 * 4
+                          ? (double)(available_bytes - BESIDE_BYTES) / quarters_needed(setup) * 4
                           : 0;
 
         say("--capacity %s is more than this machine's memory allows now: at most %s, with what "
@@ -84,7 +93,8 @@ static bool device_make(struct demo_setup *setup, uint64_t available_bytes) {
 
     setup->capacity_bytes = asked != 0 ? asked : least(PRESET_MOST, available_bytes / 4);
     setup->capacity_bytes = setup->capacity_bytes / CAPACITY_UNIT * CAPACITY_UNIT;
-    if (!capacity_is_fit(setup->capacity_bytes, UINT64_MAX, available_bytes))
+    setup->is_direct = true;
+    if (!capacity_is_fit(setup, UINT64_MAX, available_bytes))
         return false;
     if (setup->capacity_bytes % (UINT64_C(1) << 30) == 0)
         snprintf(setup->shown, sizeof setup->shown, "host:capacity=%" PRIu64 "GiB",
@@ -126,22 +136,22 @@ void demo_setup_undo(struct demo_setup *setup) {
 
 /* Looks at the device; makes it where it is a new host device. */
 static bool device_look(struct demo_setup *setup, uint64_t *free_bytes, uint64_t *total_bytes) {
-    struct tg_device_info info;
-    struct tg_device *device;
-    int status = tg_device_open(setup->uri, &device);
+    struct demo_look look;
 
-    if (status == 0) {
-        status = tg_device_ops(device)->info(device, &info);
-        if (status == 0)
-            status = tg_device_ops(device)->memory(device, free_bytes, total_bytes);
-        tg_device_close(device);
-    }
-    if (status != 0) {
+    if (!demo_look_at(setup->uri, &look)) {
         demo_setup_undo(setup);
-        say("--device %s: %s", setup->options.device, tg_last_error()->text);
         return false;
     }
-    setup->granule_bytes = info.granule_bytes;
+    if (look.status != 0) {
+        demo_setup_undo(setup);
+        say("--device %s: %s", setup->options.device, look.why.text);
+        return false;
+    }
+    setup->granule_bytes = look.granule_bytes;
+    setup->is_direct = look.is_direct;
+    setup->speed = look.speed;
+    *free_bytes = look.free_bytes;
+    *total_bytes = look.total_bytes;
     return true;
 }
 
@@ -173,7 +183,7 @@ static bool device_settle(struct demo_setup *setup) {
         setup->capacity_bytes =
             setup->options.capacity_bytes != 0 ? setup->options.capacity_bytes : preset;
         setup->capacity_bytes = setup->capacity_bytes / CAPACITY_UNIT * CAPACITY_UNIT;
-        if (!capacity_is_fit(setup->capacity_bytes, total_bytes, available_bytes)) {
+        if (!capacity_is_fit(setup, total_bytes, available_bytes)) {
             demo_setup_undo(setup);
             return false;
         }
@@ -193,6 +203,10 @@ static bool ledger_look(void) {
     else if (status != -ENOENT)
         say("%s", tg_last_error()->text);
     return status == 0 || status == -ENOENT;
+}
+
+const char *demo_setup_copy_name(const struct demo_setup *setup) {
+    return setup->is_direct ? "memcpy" : "a plain copy";
 }
 
 bool demo_setup_make(struct demo_setup *setup) {

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "demo_plan.h"
+#include "demo_speed.h"
 
 struct demo_options {
     bool json;
@@ -29,6 +30,8 @@ struct demo_setup {
     char device_name[32];       /* made for this run, and removed after it; "": not ours */
     uint64_t capacity_bytes;    /* how much of the device the two sides share out */
     uint64_t granule_bytes;
+    bool is_direct;          /* the host may reach the device's memory itself; else */
+    struct demo_speed speed; /* of the device's own copies */
     uint64_t trainer_peak_bytes; /* what the plan's peak is scaled to */
     uint64_t weights_bytes, kv_cache_bytes; /* of one of so many blocks: */
 };
@@ -38,6 +41,8 @@ enum { DEMO_WEIGHTS_BLOCKS = 8, DEMO_KV_CACHE_BLOCKS = 4 };
 /* Fills in all but the options, which are there. False: said; nothing is left behind and nothing is
  * to be undone. */
 bool demo_setup_make(struct demo_setup *setup);
+/* Whose plain copy hand-overs are held against: "memcpy", or the device's. */
+const char *demo_setup_copy_name(const struct demo_setup *setup);
 /* Removes what was made for the run. */
 void demo_setup_undo(struct demo_setup *setup);
 

@@ -30,21 +30,21 @@ void demo_side_measure(struct demo_side *side, uint64_t held_bytes) {
 }
 
 void demo_side_touch(struct demo_side *side, void *at, uint64_t size_bytes) {
-    demo_crew_do(&side->crew, DEMO_TOUCH, at, size_bytes, 0);
+    demo_hands_do(&side->hands, DEMO_TOUCH, at, size_bytes, 0);
 }
 
 void demo_side_fill(struct demo_side *side, void *at, uint64_t size_bytes, uint64_t key) {
-    demo_crew_do(&side->crew, DEMO_FILL, at, size_bytes, key);
+    demo_hands_do(&side->hands, DEMO_FILL, at, size_bytes, key);
 }
 
 void demo_side_verify(struct demo_side *side, void *at, uint64_t size_bytes, uint64_t key) {
     side->reply.verified_bytes += size_bytes;
-    side->reply.lost_bytes += demo_crew_do(&side->crew, DEMO_COMPARE, at, size_bytes, key);
+    side->reply.lost_bytes += demo_hands_do(&side->hands, DEMO_COMPARE, at, size_bytes, key);
 }
 
 void demo_side_verify_zero(struct demo_side *side, void *at, uint64_t size_bytes) {
     side->reply.verified_bytes += size_bytes;
-    side->reply.lost_bytes += demo_crew_do(&side->crew, DEMO_COMPARE_ZERO, at, size_bytes, 0);
+    side->reply.lost_bytes += demo_hands_do(&side->hands, DEMO_COMPARE_ZERO, at, size_bytes, 0);
 }
 
 static int ask_device(void *argument, uint64_t *free_bytes, uint64_t *total_bytes) {
@@ -63,6 +63,8 @@ static int side_open(struct demo_side *side) {
     if (status == 0)
         status = tg_device_ops(side->device)->info(side->device, &info);
     if (status == 0)
+        status = demo_hands_reach(&side->hands, side->device);
+    if (status == 0)
         status = tg_ledger_open(NULL, &side->ledger);
     if (status != 0)
         return status;
@@ -77,6 +79,7 @@ static void side_close(struct demo_side *side) {
     tg_memory_close(side->memory);
     tg_tenant_leave(side->tenant);
     tg_ledger_close(side->ledger);
+    demo_hands_close(&side->hands);
     if (side->device != NULL)
         tg_device_close(side->device);
 }
@@ -123,7 +126,8 @@ static int obey(struct demo_side *side, const struct demo_role *role, void *stat
     case DEMO_RUN:
         break;
     }
-    return role->run(side, state, order->step);
+    status = role->run(side, state, order->step);
+    return status != 0 ? status : side->hands.status;
 }
 
 /* The library's sentence, unless the failure is a role's own. */
@@ -161,9 +165,8 @@ int demo_side_live(const struct demo_setup *setup, struct demo_gauge *gauge, enu
                    int fd) {
     struct demo_side side = {.setup = setup, .gauge = gauge, .who = who};
 
-    demo_crew_open(&side.crew);
+    demo_hands_open(&side.hands);
     serve(&side, fd, side_open(&side));
     side_close(&side);
-    demo_crew_close(&side.crew);
     return 0;
 }

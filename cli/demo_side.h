@@ -11,7 +11,7 @@
 
 #include <tidegate/memory.h>
 
-#include "demo_crew.h"
+#include "demo_hands.h"
 #include "demo_setup.h"
 #include "say.h"
 
@@ -54,7 +54,7 @@ struct demo_side {
     struct tg_ledger *ledger;
     struct tg_tenant *tenant;
     struct tg_memory *memory;
-    struct demo_crew crew;
+    struct demo_hands hands;
     struct demo_reply reply; /* being filled */
 };
 

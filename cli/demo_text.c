@@ -27,18 +27,20 @@ static void hand_overs_print(const struct demo_report *report) {
 }
 
 static void bytes_print(const struct demo_report *report) {
-    printf("slept %s, %s of it saved at %.1f GiB/s (memcpy into fresh memory here: %.1f, "
-           "into touched: %.1f)\n",
+    const char *copy = demo_setup_copy_name(report->setup);
+
+    printf("slept %s, %s of it saved at %.1f GiB/s (%s into fresh memory here: %.1f, into touched: "
+           "%.1f)\n",
            size_figure((double)report->slept_bytes).text,
            size_figure((double)report->saved_bytes).text,
            demo_report_rate(report->saved_bytes, report->save_ns),
-           report->memcpy_speed.to_fresh_host, report->memcpy_speed.to_touched_host);
-    printf("woken %s at %.1f GiB/s, %s of it restored (memcpy into fresh memory of the device "
-           "here: %.1f)\n",
+           copy, report->copy_speed.to_fresh_host, report->copy_speed.to_touched_host);
+    printf("woken %s at %.1f GiB/s, %s of it restored (%s into fresh memory of the device here: "
+           "%.1f)\n",
            size_figure((double)report->woken_bytes).text,
            demo_report_rate(report->woken_bytes, report->wake_ns),
            size_figure((double)report->restored_bytes).text,
-           report->memcpy_speed.to_fresh_device);
+           copy, report->copy_speed.to_fresh_device);
 }
 
 /* The first time that this step of the file was done; NULL: never. */

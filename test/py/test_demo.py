@@ -63,13 +63,21 @@ def devices(place):
     return sorted(p.name for p in place.glob("host-*")) if place.exists() else []
 
 
+def is_side(pid):
+    """Not the process that only looks at the device; one that is gone is nobody."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().startswith("demo-")
+    except OSError:
+        return False
+
+
 def sides(supervisor):
     """The pids of a demo's two processes that live now."""
     try:
         words = pathlib.Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
     except OSError:
         return []
-    return [int(word) for word in words]
+    return [int(word) for word in words if is_side(word)]
 
 
 MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) ([0-9a-f]+) (\S+) (\d+) +/memfd:",

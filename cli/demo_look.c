@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "demo_look.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <tidegate/device.h>
+#include <tidegate/error.h>
+
+static int opened_look(struct tg_device *device, struct demo_look *look) {
+    const struct tg_device_ops *ops = tg_device_ops(device);
+    struct tg_device_info info;
+    int status = ops->info(device, &info);
+
+    if (status == 0)
+        status = ops->memory(device, &look->free_bytes, &look->total_bytes);
+    if (status != 0)
+        return status;
+    look->granule_bytes = info.granule_bytes;
+    look->is_direct = (info.can & TG_DEVICE_DIRECT) != 0;
+    return look->is_direct ? 0 : demo_speed_of_device(device, &look->speed);
+}
+
+static void child_look(const char *uri, struct demo_look *look) {
+    struct tg_device *device;
+    int status = tg_device_open(uri, &device);
+
+    if (status == 0) {
+        status = opened_look(device, look);
+        tg_device_close(device);
+    }
+    if (status != 0)
+        sentence_set(&look->why, "%s", tg_last_error()->text);
+    look->status = status;
+}
+
+/* How a child ended that filled nothing in. */
+static void death_note(struct demo_look *look, int ended) {
+    look->status = -ECHILD;
+    sentence_set(&look->why, "the process that looked at it ended by itself (%s %d)",
+                 WIFSIGNALED(ended) ? "signal" : "status",
+                 WIFSIGNALED(ended) ? WTERMSIG(ended) : WEXITSTATUS(ended));
+}
+
+bool demo_look_at(const char *uri, struct demo_look *look) {
+    struct demo_look *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
+                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int ended = 0;
+    pid_t pid;
+
+    if (shared == MAP_FAILED) {
+        say_no_memory();
+        return false;
+    }
+    pid = fork();
+    if (pid == 0) {
+        child_look(uri, shared);
+        _exit(0);
+    }
+    if (pid < 0)
+        say("no process to look at the device with: %s", strerror(errno));
+    else
+        while (waitpid(pid, &ended, 0) < 0 && errno == EINTR)
+            ;
+    *look = *shared;
+    munmap(shared, sizeof *shared);
+    if (pid > 0 && ended != 0)
+        death_note(look, ended);
+    return pid > 0;
+}
