@@ -30,8 +30,12 @@ enum {
     TG_TENANT_TAGS = 16,
     TG_TENANT_NAME_BYTES = 48, /* with the ending 0, as the others */
     TG_TENANT_ROLE_BYTES = 16,
+    TG_TENANT_SEAMS_BYTES = 48,
     TG_TAG_NAME_BYTES = 32
 };
+
+/* What a tenant's seams do. It never governs a call that its user wrote. */
+enum tg_mode { TG_MODE_NONE, TG_MODE_OFF, TG_MODE_OBSERVE, TG_MODE_ON };
 
 struct tg_ledger;
 struct tg_tenant; /* one process on one device */
@@ -40,10 +44,11 @@ struct tg_tenant; /* one process on one device */
 
 struct tg_tag_view {
     char name[TG_TAG_NAME_BYTES];
-    uint64_t occupied_bytes; /* on the device */
-    uint64_t reserved_bytes; /* granted, not yet committed */
-    uint64_t asleep_bytes;   /* would be occupied if it woke */
-    uint64_t host_bytes;     /* host copies */
+    uint64_t occupied_bytes;   /* on the device; with what is declared */
+    uint64_t returnable_bytes; /* of these: declared, and could be given back now */
+    uint64_t reserved_bytes;   /* granted, not yet committed */
+    uint64_t asleep_bytes;     /* would be occupied if it woke */
+    uint64_t host_bytes;       /* host copies */
 };
 
 struct tg_tenant_view {
@@ -52,6 +57,11 @@ struct tg_tenant_view {
     int32_t rank;        /* -1: none */
     int32_t pid;         /* in the tenant's own pid namespace: for display alone */
     uint32_t device;     /* index into devices */
+    uint32_t id;         /* of its process's ledger: see tg_tenant_id */
+    uint32_t mode;       /* enum tg_mode; as it noted, as the next two */
+    uint32_t is_starting;
+    char seams[TG_TENANT_SEAMS_BYTES];
+    uint64_t asked_bytes; /* a peer has asked it for so many, and it has not looked yet */
     uint32_t is_dead;    /* gone, its bytes not yet back: occupied_bytes of its tags are orphaned */
     uint32_t is_waiting; /* the next four say for what */
     char wait_tag[TG_TAG_NAME_BYTES];
@@ -71,7 +81,7 @@ struct tg_device_view {
     uint64_t unattributed_bytes;      /* used beyond what tenants occupy, at that time */
 };
 
-/* About 90 KB: allocate it. */
+/* About 100 KB: allocate it. */
 struct tg_node_view {
     uint64_t now_ns;
     uint64_t host_bytes; /* reserved by all tenants for host copies */
@@ -92,6 +102,15 @@ TG_API void tg_ledger_close(struct tg_ledger *ledger);
  * lock, joins nothing, at most 10 ms. Errors: TG_EMOTION when a tenant's figures changed through
  * 100 tries. */
 TG_API TG_MUST_USE int tg_ledger_read(struct tg_ledger *ledger, struct tg_node_view *view);
+
+/* What others have asleep on a device under these tags (names with commas between; NULL: all), and by
+ * how much the device's free memory is short of it, where what tenants have reserved is not free.
+ * self: a tg_tenant_id, left out; 0: none. Pure: a caller that knows a later figure of the
+ * driver's writes it into its view before. Errors: -EINVAL (an empty name in tags), -ENOENT (the
+ * view has no such device). */
+TG_API TG_MUST_USE int tg_reclaim_target(const struct tg_node_view *view, const uint8_t *uuid,
+                                         const char *tags, uint32_t self, uint64_t *asleep_bytes,
+                                         uint64_t *short_bytes);
 
 /* ---- tenants --------------------------------------------------------------------------------- */
 
@@ -114,7 +133,7 @@ struct tg_tenant_params {
 
 /* Why a reservation failed, as numbers; the sentence is in tg_last_error. */
 struct tg_shortfall {
-    int status; /* TG_ENOFIT, TG_ENEVERFITS, TG_ECYCLE; 0: the last one succeeded */
+    int status; /* TG_ENOFIT, TG_ENEVERFITS, TG_ECYCLE, TG_ESTARTING; 0: the last one succeeded */
     uint64_t asked_bytes, available_bytes, missing_bytes;
     char holder[TG_TENANT_NAME_BYTES + TG_TENANT_ROLE_BYTES]; /* who holds most of it; may be "" */
     char tag[TG_TAG_NAME_BYTES];
@@ -131,13 +150,17 @@ TG_API void tg_tenant_leave(struct tg_tenant *tenant);
 /* Whether the ledger that was joined is still the node's: asked at every wake. Errors:
  * TG_EREPLACED, TG_EPOISONED, TG_EFORKED: go on alone. */
 TG_API TG_MUST_USE int tg_tenant_check(struct tg_tenant *tenant);
+/* Tells its process's ledger from others in views: never 0, never given again. */
+TG_API uint32_t tg_tenant_id(const struct tg_tenant *tenant);
 
 /* Reserves bytes of the device for a tag, and waits for them up to wait_ms, in order of arrival:
  * nobody who came later is served first, except a tenant that holds what the earlier ones wait
  * for. What is reserved is either committed or cancelled. Errors: TG_ENOFIT (not in time: who holds
  * it is in tg_tenant_shortfall), TG_ENEVERFITS (more than the device has beside what this tenant
  * holds itself), TG_ECYCLE (each of several tenants waits for what another waiting one holds), both
- * at once; -EINVAL; TG_EFULL (more tags than fit). Cost: about 1 µs when nobody waits. */
+ * at once; TG_ESTARTING (a peer was starting up all the time: see tg_tenant_note; only where it
+ * waits); -EINVAL; TG_EFULL (more tags than fit). Who has to wait asks its peers as tg_tenant_ask
+ * does. Cost: about 1 µs when nobody waits. */
 TG_API TG_MUST_USE int tg_tenant_reserve(struct tg_tenant *tenant, const char *tag,
                                          uint64_t size_bytes, uint32_t wait_ms);
 /* The same for several tags as one request: all of it or nothing, so that two who need several tags
@@ -163,6 +186,46 @@ TG_API void tg_tenant_give(struct tg_tenant *tenant, const char *tag, uint64_t s
                            uint64_t asleep_bytes);
 /* A sleeping block was freed: it will not come back. Cannot fail. */
 TG_API void tg_tenant_forget(struct tg_tenant *tenant, const char *tag, uint64_t asleep_bytes);
+
+/* ---- programs with an allocator of their own -------------------------------------------------- */
+
+/* Memory that another allocator of this process holds, in absolute figures: all of it, and what of
+ * this it could give back now. torch's: "live" and "cached". It is in the driver's figures already,
+ * so nothing is reserved; it tells who holds it, counts as held by this tenant, and no longer as
+ * unattributed. An old figure keeps nobody from memory that the driver says is free. Cannot fail: a
+ * store in the tenant's own slot, which wakes waiters when the figure has fallen. A tag for which
+ * there is no place, or whose name is none, is left out. */
+TG_API void tg_tenant_declare(struct tg_tenant *tenant, const char *tag, uint64_t occupied_bytes,
+                              uint64_t returnable_bytes);
+/* Asks the driver and writes down for readers what it says, and what is unattributed: after a
+ * declare, since only reservations do it by themselves. Takes the file's lock, waits up to 10 ms
+ * for it. Errors: TG_EHELD, TG_EMOTION, the gauge's. */
+TG_API TG_MUST_USE int tg_tenant_measure(struct tg_tenant *tenant);
+
+/* What a tenant says of itself. While it starts up it sizes itself by the device's free memory,
+ * which must neither fall nor rise: others' requests that may wait do, up to their deadlines, and
+ * so do their sleeps (tg_tenant_check_quiet). A dead one does not start. */
+struct tg_tenant_note {
+    uint32_t mode; /* enum tg_mode */
+    uint32_t is_starting;
+    char seams[TG_TENANT_SEAMS_BYTES]; /* for people: "verl 0.9.1: 4 of 4"; may be "" */
+};
+/* Cannot fail: a store in the tenant's own slot. */
+TG_API void tg_tenant_note(struct tg_tenant *tenant, const struct tg_tenant_note *note);
+/* Waits up to wait_ms until no other tenant of the device is starting up: asked before memory is
+ * given back or taken in bulk. Errors: TG_ESTARTING, with its name. */
+TG_API TG_MUST_USE int tg_tenant_check_quiet(struct tg_tenant *tenant, uint32_t wait_ms);
+
+/* Asks every other tenant of the device that has something returnable for up to so many bytes, and
+ * counts them. It sets a figure in their slots, no more: each serves it where its own thread comes
+ * by, or does not; until then it stands in their view as asked_bytes. */
+TG_API TG_MUST_USE int tg_tenant_ask(struct tg_tenant *tenant, uint64_t size_bytes,
+                                     uint32_t *asked_count);
+/* How many bytes peers have asked for since the last call; 0: none. The caller gives back what is
+ * still short then (tg_reclaim_target). Cheap enough for every step. */
+TG_API uint64_t tg_tenant_asked(struct tg_tenant *tenant);
+
+/* ---- host memory ----------------------------------------------------------------------------- */
 
 /* Host memory for copies: reserves from the node's budget, which is the least of MemAvailable, the
  * headroom of every cgroup above this process and the option TIDEGATE_HOST_BYTES, less a margin and

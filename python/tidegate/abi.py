@@ -16,7 +16,10 @@ LEDGER_TENANTS = 64
 TENANT_TAGS = 16
 TENANT_NAME_BYTES = 48
 TENANT_ROLE_BYTES = 16
+TENANT_SEAMS_BYTES = 48
 TAG_NAME_BYTES = 32
+MODES = ("none", "off", "observe", "on")
+MODE_NONE, MODE_OFF, MODE_OBSERVE, MODE_ON = range(len(MODES))
 RECEIPT_ITEMS = 24
 BACKUP_NONE, BACKUP_HOST = range(2)
 TAG_STATES = ("awake", "draining", "saving", "asleep", "mapping", "filling", "broken")
@@ -63,14 +66,18 @@ class tg_device_ops(ctypes.Structure):
 
 class tg_tag_view(ctypes.Structure):
     _fields_ = [("name", c_char * TAG_NAME_BYTES), ("occupied_bytes", c_uint64),
-                ("reserved_bytes", c_uint64), ("asleep_bytes", c_uint64), ("host_bytes", c_uint64)]
+                ("returnable_bytes", c_uint64), ("reserved_bytes", c_uint64),
+                ("asleep_bytes", c_uint64), ("host_bytes", c_uint64)]
 
 
 class tg_tenant_view(ctypes.Structure):
     _fields_ = [("name", c_char * TENANT_NAME_BYTES), ("role", c_char * TENANT_ROLE_BYTES),
-                ("rank", c_int32), ("pid", c_int32), ("device", c_uint32), ("is_dead", c_uint32),
-                ("is_waiting", c_uint32), ("wait_tag", c_char * TAG_NAME_BYTES),
-                ("wait_bytes", c_uint64), ("wait_since_ns", c_uint64), ("arrival", c_uint64),
+                ("rank", c_int32), ("pid", c_int32), ("device", c_uint32), ("id", c_uint32),
+                ("mode", c_uint32), ("is_starting", c_uint32),
+                ("seams", c_char * TENANT_SEAMS_BYTES), ("asked_bytes", c_uint64),
+                ("is_dead", c_uint32), ("is_waiting", c_uint32),
+                ("wait_tag", c_char * TAG_NAME_BYTES), ("wait_bytes", c_uint64),
+                ("wait_since_ns", c_uint64), ("arrival", c_uint64),
                 ("updated_ns", c_uint64), ("tag_count", c_uint32),
                 ("tags", tg_tag_view * TENANT_TAGS)]
 
@@ -97,6 +104,11 @@ class tg_gauge(ctypes.Structure):
 class tg_tenant_params(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("role", c_char_p), ("rank", c_int32),
                 ("uuid", POINTER(c_uint8)), ("device_name", c_char_p), ("gauge", tg_gauge)]
+
+
+class tg_tenant_note(ctypes.Structure):
+    _fields_ = [("mode", c_uint32), ("is_starting", c_uint32),
+                ("seams", c_char * TENANT_SEAMS_BYTES)]
 
 
 class tg_shortfall(ctypes.Structure):
@@ -144,6 +156,15 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_ledger_join": (c_int, (c_void_p, POINTER(tg_tenant_params), POINTER(c_void_p))),
     "tg_tenant_leave": (None, (c_void_p,)),
     "tg_tenant_check": (c_int, (c_void_p,)),
+    "tg_tenant_check_quiet": (c_int, (c_void_p, c_uint32)),
+    "tg_tenant_id": (c_uint32, (c_void_p,)),
+    "tg_tenant_declare": (None, (c_void_p, c_char_p, c_uint64, c_uint64)),
+    "tg_tenant_measure": (c_int, (c_void_p,)),
+    "tg_tenant_note": (None, (c_void_p, POINTER(tg_tenant_note))),
+    "tg_tenant_ask": (c_int, (c_void_p, c_uint64, POINTER(c_uint32))),
+    "tg_tenant_asked": (c_uint64, (c_void_p,)),
+    "tg_reclaim_target": (c_int, (POINTER(tg_node_view), POINTER(c_uint8), c_char_p, c_uint32,
+                                  _NUMBER, _NUMBER)),
     "tg_tenant_reserve": (c_int, (c_void_p, c_char_p, c_uint64, c_uint32)),
     "tg_tenant_reserve_all": (c_int, (c_void_p, POINTER(tg_share), c_uint32, c_uint32)),
     "tg_tenant_shortfall": (None, (c_void_p, POINTER(tg_shortfall))),

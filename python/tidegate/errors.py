@@ -33,6 +33,7 @@ CODES: Dict[str, int] = {
     "TG_EHOSTMEMORY": -4117,
     "TG_ECONTENT": -4118,
     "TG_EASLEEP": -4119,
+    "TG_ESTARTING": -4120,
 }
 
 
@@ -113,6 +114,7 @@ _KINDS: Dict[int, Type[TidegateError]] = {
     CODES["TG_ECYCLE"]: TidegateWouldNotFit,
     CODES["TG_EBUSY"]: Busy,
     CODES["TG_ECAPTURE"]: Busy,
+    CODES["TG_ESTARTING"]: Busy,
     -errno.EALREADY: Busy,
     CODES["TG_EHELD"]: LedgerFailed,
     CODES["TG_EPOISONED"]: LedgerFailed,

@@ -77,7 +77,7 @@ static void apply(struct tg__tag_row *row, const struct change *change) {
 }
 
 static bool is_empty(const struct tg__tag_row *row) {
-    return (row->occupied_bytes | row->reserved_bytes | row->asleep_bytes |
+    return (row->occupied_bytes | row->reserved_bytes | row->asleep_bytes | row->declared_bytes |
             row->host_reserved_bytes | row->host_touched_bytes) == 0;
 }
 
@@ -132,6 +132,39 @@ void tg_tenant_give(struct tg_tenant *tenant, const char *tag, uint64_t size_byt
 
 void tg_tenant_forget(struct tg_tenant *tenant, const char *tag, uint64_t asleep_bytes) {
     record(tenant, tag, &(struct change){.asleep_less = asleep_bytes});
+}
+
+/* The same row's other figures move by themselves. Under own. Returns what came free. */
+static uint64_t declare(struct tg_tenant *tenant, const char *tag, uint64_t occupied_bytes,
+                        uint64_t returnable_bytes) {
+    struct tg__tag_row *row = tg__tenant_tag(tenant, tag);
+    uint64_t before_bytes;
+
+    if (row == NULL)
+        return 0;
+    before_bytes = row->declared_bytes;
+    if (occupied_bytes > before_bytes)
+        tg__shm_add(&tenant->device->created_bytes, occupied_bytes - before_bytes);
+    row->declared_bytes = occupied_bytes;
+    row->returnable_bytes = returnable_bytes < occupied_bytes ? returnable_bytes : occupied_bytes;
+    drop_empty(&tenant->row, row);
+    tg__tenant_publish(tenant);
+    return tg__less(before_bytes, occupied_bytes);
+}
+
+void tg_tenant_declare(struct tg_tenant *tenant, const char *tag, uint64_t occupied_bytes,
+                       uint64_t returnable_bytes) {
+    uint64_t given_bytes = 0;
+
+    if (tenant == NULL || !tg__ledger_is_name(tag, TG_TAG_NAME_BYTES) ||
+        tg__shmfile_check(tenant->ledger->file, false) == TG_EFORKED)
+        return;
+    pthread_mutex_lock(&tenant->own);
+    if (tg__tenant_is_joined(tenant))
+        given_bytes = declare(tenant, tag, occupied_bytes, returnable_bytes);
+    pthread_mutex_unlock(&tenant->own);
+    if (given_bytes > 0)
+        tg__device_wake(tenant->device);
 }
 
 void tg_tenant_host_commit(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {

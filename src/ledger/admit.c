@@ -10,7 +10,7 @@
 #include "base/saturate.h"
 
 static uint64_t held(const struct tg__claim *claim) {
-    return tg__sum(claim->occupied_bytes, claim->reserved_bytes);
+    return tg__sum(tg__sum(claim->occupied_bytes, claim->reserved_bytes), claim->declared_bytes);
 }
 
 /* Both ways: a time ahead of now is garbage, or of before the machine's last start. */
@@ -122,8 +122,18 @@ static bool stands_before(const struct tg__admit_input *in, const struct outlook
            (held(waiter) > 0 || waiter->arrival < outlook->first_stuck);
 }
 
+/* Who starts up; UINT32_MAX: nobody. */
+static uint32_t first_starting(const struct tg__admit_input *in) {
+    for (uint32_t i = 0; i < in->claim_count; i++) {
+        if (in->claims[i].is_starting)
+            return i;
+    }
+    return UINT32_MAX;
+}
+
 /* The first of the earlier waiters that must be served before; UINT32_MAX: none. */
 static uint32_t first_before(const struct tg__admit_input *in, uint64_t available) {
+    bool is_start = first_starting(in) != UINT32_MAX;
     uint32_t first = UINT32_MAX;
     struct outlook outlook;
 
@@ -131,6 +141,7 @@ static uint32_t first_before(const struct tg__admit_input *in, uint64_t availabl
     for (uint32_t i = 0; i < in->claim_count; i++) {
         const struct tg__claim *waiter = &in->claims[i];
         if (i == in->self || !is_waiting(in, i) || is_late(in, i) ||
+            (is_start && !waiter->is_starting) ||
             waiter->arrival >= in->claims[in->self].arrival || !stands_before(in, &outlook, i))
             continue;
         if (first == UINT32_MAX || waiter->arrival < in->claims[first].arrival)
@@ -162,16 +173,19 @@ static void take_orphans(const struct tg__admit_input *in, uint64_t unaccounted,
 }
 
 static void take_views(const struct tg__admit_input *in, struct tg__admit_output *out) {
-    uint64_t occupied = 0, reserved = 0, used, seen, unseen, tenants_view, drivers_view;
+    uint64_t occupied = 0, reserved = 0, accounted = 0, used, seen, unseen;
+    uint64_t tenants_view, drivers_view;
 
     for (uint32_t i = 0; i < in->claim_count; i++) {
         occupied = tg__sum(occupied, in->claims[i].occupied_bytes);
         reserved = tg__sum(reserved, in->claims[i].reserved_bytes);
+        accounted = tg__sum(accounted, in->claims[i].declared_bytes);
     }
+    accounted = tg__sum(accounted, occupied);
     used = tg__less(in->total_bytes, in->free_bytes);
-    take_orphans(in, tg__less(tg__sum(used, in->created_bytes), occupied), &seen, &unseen);
+    take_orphans(in, tg__less(tg__sum(used, in->created_bytes), accounted), &seen, &unseen);
     out->orphaned_bytes = tg__sum(seen, unseen);
-    out->unattributed_bytes = tg__less(used, tg__sum(occupied, out->orphaned_bytes));
+    out->unattributed_bytes = tg__less(used, tg__sum(accounted, out->orphaned_bytes));
     tenants_view = tg__less(in->total_bytes,
                             tg__sum(tg__sum(occupied, reserved), out->orphaned_bytes));
     drivers_view = tg__less(in->free_bytes, tg__sum(tg__sum(reserved, in->created_bytes), unseen));
@@ -180,15 +194,23 @@ static void take_views(const struct tg__admit_input *in, struct tg__admit_output
 
 void tg__admit(const struct tg__admit_input *in, struct tg__admit_output *out) {
     const struct tg__claim *self = &in->claims[in->self];
+    bool fits;
 
     memset(out, 0, sizeof *out);
     out->other = UINT32_MAX;
     take_views(in, out);
-    if (self->wait_bytes > tg__less(in->total_bytes, held(self))) {
+    fits = self->wait_bytes <= out->available_bytes;
+    if (!fits && self->wait_bytes > tg__less(in->total_bytes, held(self))) {
         out->answer = TG__ADMIT_NEVER;
         return;
     }
-    if (self->wait_bytes <= out->available_bytes) {
+    if (in->may_wait && !self->is_starting && first_starting(in) != UINT32_MAX) {
+        out->answer = TG__ADMIT_WAIT;
+        out->other = first_starting(in);
+        out->is_held_up = true;
+        return;
+    }
+    if (fits) {
         out->other = first_before(in, out->available_bytes);
         out->answer = out->other == UINT32_MAX ? TG__ADMIT_GRANT : TG__ADMIT_WAIT;
         return;

@@ -5,6 +5,9 @@
  * Available to a request on a device is the least of two views:
  *   the tenants': total - all occupied and reserved bytes of the living - orphans
  *   the driver's: free  - what tenants have reserved and not yet created, or created since
+ * What tenants only declare (another allocator's memory) is in the driver's view and left out of
+ * the first: the figure may be old. All else here counts it as held.
+ *
  * The first keeps tenants from overcommitting whatever the driver said a moment ago; the second
  * knows foreign programs, and never takes an old figure for a new one: what is committed after the
  * driver was asked is taken off, though it may be in the figure already.
@@ -19,6 +22,9 @@
  * tenant that does not wait gave all it has, and every waiter that could then be served did the
  * same after, the request could not be. Of a cycle the latest fails. Foreign programs and orphans
  * are left out of this: they may go. Waiters whose deadline has passed count as not waiting.
+ *
+ * Nor is it granted while another tenant is starting up and its own is not: who starts measures the
+ * device's free memory. Who is held up by that stands before nobody meanwhile.
  *
  * Else it is granted when it fits and no earlier waiter of the device stands before it. An earlier
  * waiter does not stand before a request
@@ -39,6 +45,7 @@
 #ifndef TG_LEDGER_ADMIT_H
 #define TG_LEDGER_ADMIT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <tidegate/ledger.h>
@@ -48,11 +55,12 @@
 
 /* A tenant of the device in question. */
 struct tg__claim {
-    uint64_t occupied_bytes, reserved_bytes;
+    uint64_t occupied_bytes, reserved_bytes, declared_bytes;
     uint64_t wait_bytes;  /* 0: it does not wait */
     uint64_t arrival;     /* of its wait; smaller: earlier */
     uint64_t deadline_ns; /* of its wait */
     uint64_t seen_ns;     /* when the waiter last ran */
+    bool is_starting;
 };
 
 struct tg__orphans {
@@ -81,8 +89,9 @@ struct tg__admit_output {
     uint64_t available_bytes;    /* to this request, were it alone */
     uint64_t orphaned_bytes;     /* that still count */
     uint64_t unattributed_bytes; /* used, and neither of the living nor orphaned */
-    uint32_t other;              /* CYCLE: one of the others in it; WAIT: the waiter before it, or
-                                  * who holds most; UINT32_MAX: none */
+    uint32_t other;              /* CYCLE: one of the others in it; WAIT: the waiter before it, who
+                                  * starts up, or who holds most; UINT32_MAX: none */
+    bool is_held_up;             /* WAIT: by who starts up */
 };
 
 void tg__admit(const struct tg__admit_input *input, struct tg__admit_output *output);

@@ -168,6 +168,7 @@ static int take_slot(struct tg_tenant *tenant, const struct tg_tenant_params *pa
         return rc;
     tenant->device = &body->devices[device];
     fill_row(&tenant->row, params, device);
+    tg__shm_store(&tenant->slot->asked_bytes, 0);
     tg__row_publish(tenant->slot, &tenant->row);
     tg__shm_store32(&tenant->slot->ticket, tg__shmfile_ticket(tenant->ledger->file));
     return 0;

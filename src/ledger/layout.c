@@ -28,10 +28,13 @@ uint64_t tg__ledger_format(void) {
         sizeof(struct tg__device_slot),
         offsetof(struct tg__ledger_body, slots),
         offsetof(struct tg__slot, seen_ns),
+        offsetof(struct tg__slot, asked_bytes),
         offsetof(struct tg__tenant_row, tag_count),
         offsetof(struct tg__tenant_row, wait_bytes),
+        offsetof(struct tg__tenant_row, is_starting),
         offsetof(struct tg__tenant_row, tags),
         offsetof(struct tg__tag_row, asleep_bytes),
+        offsetof(struct tg__tag_row, declared_bytes),
         offsetof(struct tg__tag_row, host_touched_bytes),
         offsetof(struct tg__device_row, total_bytes),
         TG_LEDGER_DEVICES,
@@ -51,7 +54,7 @@ static bool is_garbage(const struct tg__tenant_row *row) {
     if ((row->state != TG__ROW_LIVES && row->state != TG__ROW_DEAD) ||
         row->device >= TG_LEDGER_DEVICES || row->tag_count > TG_TENANT_TAGS ||
         !is_text(row->name, sizeof row->name) || !is_text(row->role, sizeof row->role) ||
-        !is_text(row->wait_tag, sizeof row->wait_tag))
+        !is_text(row->wait_tag, sizeof row->wait_tag) || !is_text(row->seams, sizeof row->seams))
         return true;
     for (uint32_t i = 0; i < row->tag_count; i++) {
         if (!is_text(row->tags[i].name, sizeof row->tags[i].name))
@@ -95,8 +98,24 @@ uint64_t tg__row_reserved(const struct tg__tenant_row *row) {
     return bytes;
 }
 
+uint64_t tg__row_declared(const struct tg__tenant_row *row) {
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < row->tag_count; i++)
+        bytes = tg__sum(bytes, row->tags[i].declared_bytes);
+    return bytes;
+}
+
 uint64_t tg__row_held(const struct tg__tenant_row *row) {
-    return tg__sum(tg__row_occupied(row), tg__row_reserved(row));
+    return tg__sum(tg__sum(tg__row_occupied(row), tg__row_reserved(row)), tg__row_declared(row));
+}
+
+uint64_t tg__row_returnable(const struct tg__tenant_row *row) {
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < row->tag_count; i++)
+        bytes = tg__sum(bytes, row->tags[i].returnable_bytes);
+    return bytes;
 }
 
 uint64_t tg__row_host(const struct tg__tenant_row *row, bool only_untouched) {

@@ -19,6 +19,7 @@
 struct tg__tag_row {
     char name[TG_TAG_NAME_BYTES];
     uint64_t occupied_bytes, reserved_bytes, asleep_bytes;
+    uint64_t declared_bytes, returnable_bytes; /* of another allocator's; of these */
     uint64_t host_reserved_bytes, host_touched_bytes;
 };
 
@@ -36,13 +37,17 @@ struct tg__tenant_row {
     char wait_tag[TG_TAG_NAME_BYTES];
     uint64_t wait_bytes, wait_since_ns, wait_deadline_ns, arrival;
     uint64_t dead_since_ns, unattributed_before_bytes; /* of the dead: see admit.h */
+    uint32_t mode; /* enum tg_mode */
+    uint32_t is_starting;
+    char seams[TG_TENANT_SEAMS_BYTES];
     struct tg__tag_row tags[TG_TENANT_TAGS];
 };
 
 struct tg__slot {
     _Atomic uint32_t ticket;
     uint32_t unused;
-    _Atomic uint64_t seen_ns; /* when its waiter last ran */
+    _Atomic uint64_t seen_ns;     /* when its waiter last ran */
+    _Atomic uint64_t asked_bytes; /* by peers; taken by the tenant itself */
     struct tg__record record;
     struct tg__tenant_row copies[2];
 };
@@ -82,7 +87,9 @@ static inline void tg__row_publish(struct tg__slot *slot, const struct tg__tenan
 /* Sums over the tags. */
 uint64_t tg__row_occupied(const struct tg__tenant_row *row);
 uint64_t tg__row_reserved(const struct tg__tenant_row *row);
-uint64_t tg__row_held(const struct tg__tenant_row *row); /* both */
+uint64_t tg__row_declared(const struct tg__tenant_row *row);
+uint64_t tg__row_held(const struct tg__tenant_row *row); /* all three */
+uint64_t tg__row_returnable(const struct tg__tenant_row *row);
 uint64_t tg__row_host(const struct tg__tenant_row *row, bool only_untouched);
 
 /* "trainer rank 0" or "rollout". */

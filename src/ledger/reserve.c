@@ -60,10 +60,12 @@ static int fill_ask(struct tg_tenant *tenant, struct tg__ask *ask) {
 static struct tg__claim claim_of(const struct tg__tenant_row *row, uint64_t seen_ns) {
     return (struct tg__claim){.occupied_bytes = tg__row_occupied(row),
                               .reserved_bytes = tg__row_reserved(row),
+                              .declared_bytes = tg__row_declared(row),
                               .wait_bytes = row->is_waiting ? row->wait_bytes : 0,
                               .arrival = row->arrival,
                               .deadline_ns = row->wait_deadline_ns,
-                              .seen_ns = seen_ns};
+                              .seen_ns = seen_ns,
+                              .is_starting = row->is_starting != 0};
 }
 
 static void add_orphans(struct tg__survey *survey, const struct tg__tenant_row *row) {
@@ -93,11 +95,13 @@ static int survey_take(struct tg_tenant *tenant) {
         }
         if (row->device != tenant->row.device)
             continue;
-        if (row->state == TG__ROW_DEAD)
+        if (row->state == TG__ROW_DEAD) {
             add_orphans(survey, row);
-        else
-            survey->claims[survey->claim_count++] =
-                claim_of(row, atomic_load_explicit(&slots[i].seen_ns, memory_order_relaxed));
+            continue;
+        }
+        survey->slots[survey->claim_count] = &slots[i];
+        survey->claims[survey->claim_count++] =
+            claim_of(row, atomic_load_explicit(&slots[i].seen_ns, memory_order_relaxed));
     }
     return 0;
 }
@@ -203,6 +207,16 @@ static int grant(struct tg_tenant *tenant, const struct tg__ask *ask) {
     return GRANTED;
 }
 
+/* At each look, since who served it may have something again. */
+static void ask_peers(struct tg_tenant *tenant, uint64_t missing_bytes) {
+    struct tg__survey *survey = tenant->survey;
+
+    for (uint32_t i = 0; i < survey->claim_count; i++) {
+        if (i != survey->self)
+            tg__slot_ask(survey->slots[i], &survey->rows[i], missing_bytes);
+    }
+}
+
 static int act(struct tg_tenant *tenant, const struct tg__ask *ask,
                const struct tg__admit_output *answer) {
     switch (answer->answer) {
@@ -216,8 +230,11 @@ static int act(struct tg_tenant *tenant, const struct tg__ask *ask,
         break;
     }
     if (tg__clock_ns() >= ask->deadline_ns)
-        return tg__shortfall_tell(tenant, ask, answer, TG_ENOFIT);
+        return tg__shortfall_tell(tenant, ask, answer,
+                                  answer->is_held_up ? TG_ESTARTING : TG_ENOFIT);
     wait_note(tenant, ask);
+    if (!answer->is_held_up)
+        ask_peers(tenant, tg__less(ask->size_bytes, answer->available_bytes));
     return 0;
 }
 
@@ -273,6 +290,14 @@ static int lock_with_figures(struct tg_tenant *tenant, uint64_t lock_by_ns,
     return tg__shmfile_lock_within(tenant->ledger->file, wait_ns, has_inherited);
 }
 
+/* Garbage that was found under the lock is told to all. */
+static int unlock_with(struct tg_tenant *tenant, int rc) {
+    if (rc == TG_EPOISONED)
+        rc = tg__shmfile_poison(tenant->ledger->file, tg_last_error()->text);
+    tg__shmfile_unlock(tenant->ledger->file);
+    return rc;
+}
+
 static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask,
                             bool may_be_asked_again) {
     struct tg__driver driver = {.may_be_asked_again = may_be_asked_again};
@@ -285,10 +310,7 @@ static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask,
     rc = tg__tenant_check_joined(tenant);
     if (rc == 0)
         rc = try_locked(tenant, ask, has_inherited);
-    if (rc == TG_EPOISONED)
-        rc = tg__shmfile_poison(tenant->ledger->file, tg_last_error()->text);
-    tg__shmfile_unlock(tenant->ledger->file);
-    return rc;
+    return unlock_with(tenant, rc);
 }
 
 /* GRANTED; 0: it waits now; or an error. Each further try takes a new death. */
@@ -300,6 +322,43 @@ static int try_once(struct tg_tenant *tenant, const struct tg__ask *ask) {
     } while (rc == TRY_AGAIN);
     return rc;
 }
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+static int measure_locked(struct tg_tenant *tenant) {
+    const struct tg__ask nothing = {0};
+    struct tg__admit_output answer;
+    int rc = tg__tenant_check_joined(tenant);
+
+    if (rc < 0)
+        return rc;
+    tg__ledger_settle(tenant->ledger, tenant->row.device, &tenant->survey->driver);
+    pthread_mutex_lock(&tenant->own);
+    rc = decide(tenant, &nothing, &answer);
+    if (rc == 0)
+        note_figures(tenant, &answer);
+    pthread_mutex_unlock(&tenant->own);
+    return rc;
+}
+
+int tg_tenant_measure(struct tg_tenant *tenant) {
+    struct tg__driver driver = {0};
+    bool has_inherited;
+    int rc;
+
+    if (tenant == NULL)
+        return tg__fail(-EINVAL, "there is no tenant to measure for");
+    rc = tg__shmfile_check(tenant->ledger->file, false);
+    if (rc < 0)
+        return rc;
+    rc = lock_with_figures(tenant, tg__clock_ns(), &driver, &has_inherited);
+    if (rc < 0)
+        return rc;
+    tenant->survey->driver = driver;
+    return unlock_with(tenant, measure_locked(tenant));
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 static void stop_waiting(struct tg_tenant *tenant) {
     bool was_waiting;

@@ -23,6 +23,7 @@ static bool note_death(struct tg_ledger *ledger, struct tg__slot *slot,
     row->state = TG__ROW_DEAD;
     row->is_waiting = 0;
     row->wait_bytes = 0;
+    row->is_starting = 0;
     row->dead_since_ns = tg__clock_ns();
     row->unattributed_before_bytes = last_unattributed(ledger->body, row->device);
     for (uint32_t i = 0; i < row->tag_count; i++) {
@@ -45,7 +46,7 @@ static uint64_t unaccounted(const struct tg_ledger *ledger, uint32_t index,
         struct tg__tenant_row row;
         if (atomic_load_explicit(&slot->ticket, memory_order_acquire) != 0 &&
             tg__row_read(slot, &row) == 0 && row.device == index && row.state == TG__ROW_LIVES)
-            living = tg__sum(living, tg__row_occupied(&row));
+            living = tg__sum(living, tg__sum(tg__row_occupied(&row), tg__row_declared(&row)));
     }
     /* Read after the rows: what is in them by now is counted. */
     used = tg__sum(used, atomic_load_explicit(created, memory_order_acquire) -

@@ -41,6 +41,10 @@ struct tg__amount tg__amount(uint64_t bytes) {
     return amount;
 }
 
+static uint64_t held(const struct tg__claim *claim) {
+    return tg__sum(tg__sum(claim->occupied_bytes, claim->reserved_bytes), claim->declared_bytes);
+}
+
 /* One tag of one tenant of the survey. */
 struct holding {
     const struct tg__tenant_row *row;
@@ -55,7 +59,8 @@ static struct holding next_holding(const struct tg__survey *survey, const struct
     for (uint32_t i = 0; i < survey->claim_count; i++) {
         for (uint32_t k = 0; k < survey->rows[i].tag_count; k++) {
             const struct tg__tag_row *tag = &survey->rows[i].tags[k];
-            uint64_t size_bytes = tag->occupied_bytes + tag->reserved_bytes;
+            uint64_t size_bytes = tg__sum(tg__sum(tag->occupied_bytes, tag->reserved_bytes),
+                                          tag->declared_bytes);
             bool is_told = before != NULL && (size_bytes > before->size_bytes ||
                                               (size_bytes == before->size_bytes &&
                                                tag <= before->tag));
@@ -121,7 +126,16 @@ static void tell_never(struct text *text, const struct tg_tenant *tenant,
 
     append(text, "%s needs %s, more than the device's %s beside the %s that %s holds itself",
            ask->tag, tg__amount(ask->size_bytes).text, tg__amount(survey->driver.total_bytes).text,
-           tg__amount(self->occupied_bytes + self->reserved_bytes).text, tenant->row.name);
+           tg__amount(held(self)).text, tenant->row.name);
+}
+
+static void tell_starting(struct text *text, const struct tg_tenant *tenant,
+                          const struct tg__ask *ask, const struct tg__admit_output *answer) {
+    char name[NAME_BYTES];
+
+    tg__row_name(&tenant->survey->rows[answer->other], name, sizeof name);
+    append(text, "%s (%s) has to wait: " TG__STARTING, ask->tag, tg__amount(ask->size_bytes).text,
+           name);
 }
 
 static void tell_cycle(struct text *text, const struct tg_tenant *tenant,
@@ -135,9 +149,9 @@ static void tell_cycle(struct text *text, const struct tg_tenant *tenant,
     tg__row_name(&survey->rows[answer->other], other_name, sizeof other_name);
     append(text, "%s would wait for ever: %s holds %s and needs %s for %s, %s holds %s and waits "
                  "for %s",
-           ask->tag, self_name, tg__amount(self->occupied_bytes + self->reserved_bytes).text,
+           ask->tag, self_name, tg__amount(held(self)).text,
            tg__amount(ask->size_bytes).text, ask->tag, other_name,
-           tg__amount(other->occupied_bytes + other->reserved_bytes).text,
+           tg__amount(held(other)).text,
            tg__amount(other->wait_bytes).text);
 }
 
@@ -150,6 +164,8 @@ int tg__shortfall_tell(struct tg_tenant *tenant, const struct tg__ask *ask,
         tell_never(&text, tenant, ask);
     else if (status == TG_ECYCLE)
         tell_cycle(&text, tenant, ask, answer);
+    else if (status == TG_ESTARTING)
+        tell_starting(&text, tenant, ask, answer);
     else
         tell_no_fit(&text, tenant, ask, answer);
     return tg__fail(status, "%s", text.bytes);

@@ -45,7 +45,8 @@ struct tg__survey {
     uint32_t claim_count, orphan_count, self;
     struct tg__claim claims[TG_LEDGER_TENANTS];
     struct tg__orphans orphans[TG_LEDGER_TENANTS];
-    struct tg__tenant_row rows[TG_LEDGER_TENANTS]; /* of the claims */
+    struct tg__tenant_row rows[TG_LEDGER_TENANTS]; /* of the claims; */
+    struct tg__slot *slots[TG_LEDGER_TENANTS];     /* where each was read */
 };
 
 /* Under the file's lock: settles the dead. Slots of dead tickets that held bytes become orphans of
@@ -66,6 +67,8 @@ void tg__tenant_publish(struct tg_tenant *tenant);
 bool tg__tenant_is_joined(const struct tg_tenant *tenant);
 /* 0, or TG_EREPLACED with its sentence. */
 int tg__tenant_check_joined(const struct tg_tenant *tenant);
+/* Asks the tenant of this slot and row for so many bytes, or what it has. False: it has none. */
+bool tg__slot_ask(struct tg__slot *slot, const struct tg__tenant_row *row, uint64_t size_bytes);
 /* Wakes who waits for this device, if anybody does. */
 void tg__device_wake(struct tg__device_slot *device);
 
@@ -83,6 +86,9 @@ struct tg__ask {
  * the file's lock. */
 int tg__shortfall_tell(struct tg_tenant *tenant, const struct tg__ask *ask,
                        const struct tg__admit_output *answer, int status);
+
+/* For a sentence about NAME, who starts up. */
+#define TG__STARTING "%s is starting up, and nobody wakes or sleeps on its device meanwhile"
 
 /* "61.0 GiB", "4.5 MiB", "17 bytes". */
 struct tg__amount {

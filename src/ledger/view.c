@@ -18,7 +18,8 @@ static void copy_text(char *to, const char *from, size_t text_bytes) {
 
 static void tag_view(const struct tg__tag_row *row, struct tg_tag_view *view) {
     copy_text(view->name, row->name, sizeof view->name);
-    view->occupied_bytes = row->occupied_bytes;
+    view->occupied_bytes = tg__sum(row->occupied_bytes, row->declared_bytes);
+    view->returnable_bytes = row->returnable_bytes;
     view->reserved_bytes = row->reserved_bytes;
     view->asleep_bytes = row->asleep_bytes;
     view->host_bytes = tg__sum(row->host_reserved_bytes, row->host_touched_bytes);
@@ -31,6 +32,9 @@ static void tenant_view(const struct tg__tenant_row *row, struct tg_tenant_view 
     view->rank = row->rank;
     view->pid = row->pid;
     view->device = row->device;
+    view->mode = row->mode <= TG_MODE_ON ? row->mode : TG_MODE_NONE;
+    view->is_starting = row->is_starting != 0;
+    copy_text(view->seams, row->seams, sizeof view->seams);
     view->is_dead = row->state == TG__ROW_DEAD;
     view->is_waiting = row->is_waiting != 0;
     copy_text(view->wait_tag, row->wait_tag, sizeof view->wait_tag);
@@ -91,8 +95,11 @@ static int read_tenants(struct tg_ledger *ledger, struct tg_node_view *view) {
         if (is_dead && (tg__row_held(&row) == 0 || is_past(&row, view->now_ns)))
             continue;
         tenant_view(&row, tenant);
+        tenant->id = ticket;
+        tenant->asked_bytes = atomic_load_explicit(&slot->asked_bytes, memory_order_relaxed);
         tenant->is_dead |= is_dead;
         tenant->is_waiting &= !is_dead;
+        tenant->is_starting &= !is_dead;
         view->host_bytes = tg__sum(view->host_bytes, is_dead ? 0 : tg__row_host(&row, false));
         view->tenant_count++;
     }

@@ -21,10 +21,12 @@ CONSTANTS = {
     "TG_TENANT_TAGS": abi.TENANT_TAGS,
     "TG_TENANT_NAME_BYTES": abi.TENANT_NAME_BYTES,
     "TG_TENANT_ROLE_BYTES": abi.TENANT_ROLE_BYTES,
+    "TG_TENANT_SEAMS_BYTES": abi.TENANT_SEAMS_BYTES,
     "TG_TAG_NAME_BYTES": abi.TAG_NAME_BYTES,
     "TG_RECEIPT_ITEMS": abi.RECEIPT_ITEMS,
     "TG_BACKUP_NONE": abi.BACKUP_NONE,
     "TG_BACKUP_HOST": abi.BACKUP_HOST,
+    **{f"TG_MODE_{name.upper()}": number for number, name in enumerate(abi.MODES)},
     **{f"TG_TAG_{name.upper()}": number for number, name in enumerate(abi.TAG_STATES)},
     **errors.CODES,
 }

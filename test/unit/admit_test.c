@@ -29,10 +29,13 @@ struct row {
     uint64_t asked_ns; /* 0: NOW */
     int must_not_wait;
     uint64_t created_bytes;
+    uint64_t given_bytes; /* declared, but given back since */
 };
 
 #define HOLDS(bytes) .occupied_bytes = (bytes)
 #define WANTS(bytes, since) .wait_bytes = (bytes), .arrival = (since)
+#define DECLARES(bytes) .declared_bytes = (bytes)
+#define STARTS .is_starting = true
 #define DEAD(bytes) {.size_bytes = (bytes), .since_ns = NOW - 1000}
 
 static const struct row rows[] = {
@@ -137,6 +140,43 @@ static const struct row rows[] = {
      .claims = {{WANTS(31, 9)}},
      {DEAD(60), DEAD(60)}},
 
+    /* What another allocator holds. */
+    {"declared is held", TG__ADMIT_WAIT, 100, 0, 1, 40,
+     .claims = {{WANTS(41, 9)}, {DECLARES(60)}}},
+    {"and once in the driver's figure", TG__ADMIT_GRANT, 100, 0, NOBODY, 40,
+     .claims = {{WANTS(40, 9)}, {DECLARES(60)}}},
+    {"an old figure keeps nobody from what is free", TG__ADMIT_GRANT, 100, 0, NOBODY, 100,
+     .claims = {{WANTS(100, 9)}, {DECLARES(60)}}, .given_bytes = 60},
+    {"nor itself", TG__ADMIT_GRANT, 100, 0, NOBODY, 100,
+     .claims = {{DECLARES(60), WANTS(100, 9)}}, .given_bytes = 60},
+    {"never beside what it declares itself", TG__ADMIT_NEVER, 100, 0, NOBODY, 40,
+     .claims = {{DECLARES(60), WANTS(41, 9)}}},
+    {"who declares may give it to an earlier one", TG__ADMIT_WAIT, 100, 0, 1, 40,
+     .claims = {{WANTS(10, 9)}, {WANTS(60, 3)}, {DECLARES(60)}}},
+    {"two that wait with what they declare", TG__ADMIT_CYCLE, 100, 0, 1, 20,
+     .claims = {{DECLARES(40), WANTS(30, 9)}, {DECLARES(40), WANTS(30, 3)}}},
+    {"declared bytes are not the dead's", TG__ADMIT_GRANT, 100, 0, NOBODY, 70,
+     .claims = {{WANTS(70, 9)}, {DECLARES(30)}}, {DEAD(60)}},
+
+    /* Who starts up. */
+    {"held up by a start", TG__ADMIT_WAIT, 100, 0, 1, 100, .claims = {{WANTS(10, 9)}, {STARTS}}},
+    {"the one that starts is named, not who holds most", TG__ADMIT_WAIT, 100, 0, 2, 40,
+     .claims = {{WANTS(50, 9)}, {HOLDS(60)}, {STARTS}}},
+    {"not by its own", TG__ADMIT_GRANT, 100, 0, NOBODY, 100,
+     .claims = {{WANTS(100, 9), STARTS}}},
+    {"two that start do not hold each other up", TG__ADMIT_GRANT, 100, 0, NOBODY, 100,
+     .claims = {{WANTS(100, 9), STARTS}, {STARTS}}},
+    {"who must not wait is not held up", TG__ADMIT_GRANT, 100, 0, NOBODY, 100,
+     .claims = {{WANTS(10, 9)}, {STARTS}}, .must_not_wait = 1},
+    {"nor by who is", TG__ADMIT_GRANT, 100, 0, NOBODY, 100,
+     .claims = {{WANTS(10, 9)}, {WANTS(100, 3)}, {STARTS}}, .must_not_wait = 1},
+    {"who starts passes who is held up", TG__ADMIT_GRANT, 100, 0, NOBODY, 100,
+     .claims = {{WANTS(10, 9), STARTS}, {WANTS(100, 3)}}},
+    {"and lets an earlier one go that starts too", TG__ADMIT_WAIT, 100, 0, 1, 100,
+     .claims = {{WANTS(10, 9), STARTS}, {WANTS(100, 3), STARTS}}},
+    {"never is said even then", TG__ADMIT_NEVER, 100, 0, NOBODY, 100,
+     .claims = {{WANTS(101, 9)}, {STARTS}}},
+
     /* Any number may come from a file. */
     {"huge request", TG__ADMIT_NEVER, 100, 0, NOBODY, 100, .claims = {{WANTS(HUGE_BYTES, 9)}}},
     {"huge holdings", TG__ADMIT_WAIT, 100, 0, 1, 0,
@@ -144,6 +184,8 @@ static const struct row rows[] = {
                 {HOLDS(HUGE_BYTES)}}},
     {"huge holdings of its own", TG__ADMIT_NEVER, 100, 0, NOBODY, 0,
      .claims = {{HOLDS(HUGE_BYTES), .reserved_bytes = 2, WANTS(10, 9)}}},
+    {"huge declarations", TG__ADMIT_WAIT, 100, 100, 1, 0,
+     .claims = {{WANTS(10, 9)}, {HOLDS(HUGE_BYTES), DECLARES(HUGE_BYTES)}}},
     {"huge orphans", TG__ADMIT_WAIT, 100, 0, NOBODY, 0, .claims = {{WANTS(10, 9)}},
      {DEAD(HUGE_BYTES), DEAD(HUGE_BYTES)}, .asked_ns = 1},
     {"a huge device", TG__ADMIT_GRANT, HUGE_BYTES, 0, NOBODY, HUGE_BYTES - 60,
@@ -164,15 +206,17 @@ static struct tg__admit_input input_of(const struct row *row, struct tg__claim *
     memcpy(claims, row->claims, sizeof row->claims);
     for (uint32_t i = 0; i < CLAIMS_MAX; i++) {
         struct tg__claim *claim = &claims[i];
-        if (claim->wait_bytes == 0 && claim->occupied_bytes == 0 && claim->reserved_bytes == 0)
+        if (claim->wait_bytes == 0 && claim->occupied_bytes == 0 && claim->reserved_bytes == 0 &&
+            claim->declared_bytes == 0 && !claim->is_starting)
             break;
         claim->deadline_ns = claim->deadline_ns == 0 ? SOON : claim->deadline_ns;
         claim->seen_ns = claim->seen_ns == 0 ? NOW : claim->seen_ns;
-        used += claim->occupied_bytes;
+        used += claim->occupied_bytes + claim->declared_bytes;
         input.claim_count = i + 1;
     }
     while (input.orphan_count < ORPHANS_MAX && row->orphans[input.orphan_count].size_bytes > 0)
         input.orphan_count++;
+    used -= row->given_bytes;
     input.free_bytes = used < row->total_bytes ? row->total_bytes - used : 0;
     return input;
 }
