@@ -22,6 +22,12 @@ int tg__charge_check(struct tg_memory *memory) {
     return detach_if_lost(memory, tg_tenant_check(memory->tenant));
 }
 
+int tg__charge_quiet(struct tg_memory *memory, uint32_t wait_ms) {
+    if (atomic_load(&memory->is_alone))
+        return 0;
+    return detach_if_lost(memory, tg_tenant_check_quiet(memory->tenant, wait_ms));
+}
+
 int tg__charge_reserve(struct tg_tag *tag, uint64_t size_bytes, uint32_t wait_ms) {
     struct tg_memory *memory = tag->memory;
 

@@ -282,6 +282,14 @@ static int sleep_named(struct tg__report *report, const char *names, uint32_t wa
     pthread_mutex_lock(&memory->lock);
     tg__memory_tidy(memory);
     keep_wakeful(&chosen);
+    pthread_mutex_unlock(&memory->lock);
+    if (chosen != NULL)
+        rc = tg__charge_quiet(memory, wait_ms);
+    tg__report_mark(report, &report->receipt->wait_ns);
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&memory->lock);
+    keep_wakeful(&chosen);
     rc = begin(memory, chosen, deadline_ns);
     for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen)
         report->receipt->asked_bytes += tag->chunk_bytes;

@@ -257,6 +257,7 @@ int tg__copy_verify(struct tg_tag *tag);
 /* ---- charge.c: the ledger, if there is one --------------------------------------------------- */
 
 int tg__charge_check(struct tg_memory *memory);
+int tg__charge_quiet(struct tg_memory *memory, uint32_t wait_ms);
 int tg__charge_reserve(struct tg_tag *tag, uint64_t size_bytes, uint32_t wait_ms);
 /* The reserved_bytes of all chosen tags, as one request. */
 int tg__charge_reserve_all(struct tg_memory *memory, const struct tg_tag *chosen,

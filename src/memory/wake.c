@@ -317,6 +317,9 @@ static int try_named(struct tg__report *report, const char *names, uint32_t wait
     keep_sleeping(&chosen);
     pthread_mutex_unlock(&memory->lock);
     rc = tg__charge_check(memory);
+    if (rc == 0 && chosen != NULL)
+        rc = tg__charge_quiet(memory, wait_ms);
+    tg__report_mark(report, &report->receipt->wait_ns);
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&memory->lock);

@@ -244,6 +244,36 @@ START_TEST(sleep_and_wake_are_idempotent_in_any_order) {
 }
 END_TEST
 
+/* It sizes itself by the device's free memory. What does nothing disturbs nobody. */
+START_TEST(nothing_sleeps_or_wakes_while_a_peer_starts_up) {
+    struct tg_tag *a = world_tag(&world, "a", host);
+    struct tg_tenant *peer = world_peer(&world, "peer");
+    struct tg_tenant_note note = {.is_starting = 1};
+    struct tg_receipt receipt;
+    void *in_a[BLOCKS];
+
+    fill(a, in_a);
+    tg_tenant_note(peer, &note);
+    ck_assert_says(tg_memory_sleep(world.memory, "a", 20, &receipt), TG_ESTARTING,
+                   "peer is starting up");
+    ck_assert_uint_ge(receipt.wait_ns, 20000000);
+    ck_assert_int_eq(world_info(a).state, TG_TAG_AWAKE);
+    ck_assert_ok(tg_memory_wake(world.memory, "a", 0, NULL));
+    note.is_starting = 0;
+    tg_tenant_note(peer, &note);
+    ck_assert_ok(tg_memory_sleep(world.memory, "a", 1000, NULL));
+    note.is_starting = 1;
+    tg_tenant_note(peer, &note);
+    ck_assert_ok(tg_memory_sleep(world.memory, "a", 0, NULL));
+    ck_assert_says(tg_memory_wake(world.memory, "a", 0, &receipt), TG_ESTARTING,
+                   "peer is starting up");
+    ck_assert_int_eq(world_info(a).state, TG_TAG_ASLEEP);
+    tg_tenant_leave(peer);
+    ck_assert_ok(tg_memory_wake(world.memory, "a", 0, NULL));
+    check_filled(in_a);
+}
+END_TEST
+
 START_TEST(an_unknown_tag_is_told_and_nothing_changes) {
     struct tg_tag *a = world_tag(&world, "a", host);
 
@@ -647,6 +677,7 @@ int main(void) {
     tcase_add_test(tcase, what_is_no_block_is_told);
     tcase_add_loop_test(tcase, content_is_there_after_wake_and_else_zero, 0, 8);
     tcase_add_test(tcase, sleep_and_wake_are_idempotent_in_any_order);
+    tcase_add_test(tcase, nothing_sleeps_or_wakes_while_a_peer_starts_up);
     tcase_add_test(tcase, an_unknown_tag_is_told_and_nothing_changes);
     tcase_add_test(tcase, nothing_is_allocated_in_a_sleeping_tag);
     tcase_add_loop_test(tcase, a_sleeping_block_can_be_read_and_freed, 0, 2);

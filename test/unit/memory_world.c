@@ -15,14 +15,20 @@ static int ask(void *argument, uint64_t *free_bytes, uint64_t *total_bytes) {
     return tg_device_ops(world->spy)->memory(world->spy, free_bytes, total_bytes);
 }
 
-static void join(struct world *world) {
+struct tg_tenant *world_peer(struct world *world, const char *name) {
     struct tg_device_info info;
     struct tg_tenant_params params = {
-        .name = "tester", .rank = -1, .uuid = info.uuid, .gauge = {ask, world}};
+        .name = name, .rank = -1, .uuid = info.uuid, .gauge = {ask, world}};
+    struct tg_tenant *tenant = NULL;
 
     ck_assert_ok(tg_device_ops(world->spy)->info(world->spy, &info));
+    ck_assert_ok(tg_ledger_join(world->ledger, &params, &tenant));
+    return tenant;
+}
+
+static void join(struct world *world) {
     ck_assert_ok(tg_ledger_open(NULL, &world->ledger));
-    ck_assert_ok(tg_ledger_join(world->ledger, &params, &world->tenant));
+    world->tenant = world_peer(world, "tester");
 }
 
 void world_open(struct world *world, const char *options, bool has_ledger) {

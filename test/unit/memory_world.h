@@ -48,6 +48,8 @@ void world_open(struct world *world, const char *options, bool has_ledger);
 /* Also checks that nothing is left on the device and in the ledger. */
 void world_close(struct world *world);
 
+/* Another tenant of the same device; the caller's. */
+struct tg_tenant *world_peer(struct world *world, const char *name);
 struct tg_tag *world_tag(struct world *world, const char *name, struct tg_tag_params params);
 void *world_alloc(struct tg_tag *tag, uint64_t size_bytes);
 struct tg_tag_info world_info(struct tg_tag *tag);
