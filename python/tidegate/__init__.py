@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tidegate: GPU memory that flows between the programs that share a card.
 
+    tidegate.reclaim(7 << 30)     # memory back from torch's caches, and a receipt of it
+    tidegate.status()             # who holds what of this machine's cards
+    tidegate.tag("kv_cache")      # memory that sleeps and wakes
+
 Importing changes nothing, starts nothing, and needs neither PyTorch nor a GPU."""
 
 from .errors import (BadValue, Busy, DeviceFailed, Forked, HostMemory, LedgerFailed, LibraryMissing,
                      NoDevice, TidegateError, TidegateWouldNotFit, TorchMissing, TorchTooOld,
                      UnknownTag)
+from .library import VERSION as __version__
 from .modes import mode, off, set_mode
 from .receipts import Receipt
-
-__version__ = "0.1.0"
+from .reclaiming import reclaim
+from .tags import sleep, tag, wake
+from .tenancy import status
 
 __all__ = [
     "BadValue", "Busy", "DeviceFailed", "Forked", "HostMemory", "LedgerFailed", "LibraryMissing",
     "NoDevice", "Receipt", "TidegateError", "TidegateWouldNotFit", "TorchMissing", "TorchTooOld",
-    "UnknownTag", "mode", "off", "set_mode",
+    "UnknownTag", "__version__", "mode", "off", "reclaim", "set_mode", "sleep", "status", "tag",
+    "wake",
 ]

@@ -22,6 +22,9 @@ MODES = ("none", "off", "observe", "on")
 MODE_NONE, MODE_OFF, MODE_OBSERVE, MODE_ON = range(len(MODES))
 RECEIPT_ITEMS = 24
 BACKUP_NONE, BACKUP_HOST = range(2)
+STOPS = ("goes on", "target met", "nothing left", "no progress", "deadline")
+GO_ON, TARGET_MET, NOTHING_LEFT, NO_PROGRESS, DEADLINE = range(len(STOPS))
+UNKNOWN = EVERYTHING = (1 << 64) - 1  # TG_BOUND_UNKNOWN, and the target that is all there is
 TAG_STATES = ("awake", "draining", "saving", "asleep", "mapping", "filling", "broken")
 
 
@@ -133,6 +136,26 @@ class tg_tag_info(ctypes.Structure):
                 ("device_bytes", c_uint64), ("host_bytes", c_uint64), ("limbo_bytes", c_uint64)]
 
 
+class tg_source(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("bound_bytes", c_uint64), ("cost_ns", c_uint64),
+                ("promised_bytes", c_uint64), ("gained_bytes", c_uint64),
+                ("last_gain_bytes", c_uint64), ("residue_bytes", c_uint64), ("runs", c_uint32),
+                ("misses", c_uint32), ("rests", c_uint32), ("runs_now", c_uint32),
+                ("gained_now_bytes", c_uint64), ("spent_now_ns", c_uint64)]
+
+
+class tg_reclaim(ctypes.Structure):
+    _fields_ = [("target_bytes", c_uint64), ("min_gain_bytes", c_uint64), ("now_ns", c_uint64),
+                ("deadline_ns", c_uint64), ("gained_bytes", c_uint64), ("runs", c_uint32),
+                ("idle_runs", c_uint32)]
+
+
+class tg_source_run(ctypes.Structure):
+    _fields_ = [("free_before_bytes", c_uint64), ("free_after_bytes", c_uint64),
+                ("freed_bytes", c_uint64), ("bound_after_bytes", c_uint64),
+                ("spent_ns", c_uint64)]
+
+
 class tg_growth(ctypes.Structure):
     _fields_ = [("kind", c_int), ("bytes_per_step", c_double), ("confidence", c_double),
                 ("first_point", c_uint32), ("points_grown", c_uint32)]
@@ -183,12 +206,18 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_memory_wake_try": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
     "tg_memory_wake_end": (None, (c_void_p, c_int)),
     "tg_memory_hostcopy": (c_int, (c_void_p, c_void_p, POINTER(c_void_p), _NUMBER)),
+    "tg_reclaim_begin": (None, (POINTER(tg_reclaim), POINTER(tg_source), c_uint32)),
+    "tg_reclaim_next": (c_int, (POINTER(tg_reclaim), POINTER(tg_source), c_uint32,
+                                POINTER(c_uint32))),
+    "tg_reclaim_book": (None, (POINTER(tg_reclaim), POINTER(tg_source), POINTER(tg_source_run))),
+    "tg_stop_text": (c_char_p, (c_int,)),
     "tg_series_judge": (c_int, (_NUMBER, _NUMBER, c_size_t, POINTER(tg_growth))),
 }
 
 # Too short to be worth letting other threads of Python in between.
 QUICK = frozenset({"tg_version", "tg_last_error", "tg_error_text", "tg_device_ops", "tg_device_uri",
-                   "tg_series_judge", "tg_tenant_shortfall", "tg_tenant_commit", "tg_tenant_cancel",
+                   "tg_series_judge", "tg_reclaim_begin", "tg_reclaim_next", "tg_reclaim_book",
+                   "tg_stop_text", "tg_tenant_shortfall", "tg_tenant_commit", "tg_tenant_cancel",
                    "tg_tenant_give", "tg_tenant_forget", "tg_memory_wake_end", "tg_tag_info"})
 
 

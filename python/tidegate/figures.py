@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Tuple
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -15,6 +17,11 @@ def size(size_bytes: float) -> str:
     sign = "-" if size_bytes < 0 else ""
     digits = 0 if unit == 0 or (unit < 3 and value >= 9.95) else 1
     return f"{sign}{value:.{digits}f} {_UNITS[unit]}"
+
+
+def shared_unit(largest_bytes: float) -> Tuple[str, int]:
+    """The unit of a sentence in which one figure alone names it: GiB, below one of them MiB."""
+    return ("GiB", 1 << 30) if largest_bytes >= 1 << 30 else ("MiB", 1 << 20)
 
 
 def gib(size_bytes: float) -> str:

@@ -11,16 +11,17 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import struct
 import sysconfig
-import threading
 from typing import Any, Dict, Iterator, List, Optional
 
 from . import abi, errors
+from .locks import ForkSafeLock
 
 SONAME = "libtidegate.so.0"
 VERSION = "0.1.0"  # of the headers that abi.py was written from
 
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 _functions: Optional[Dict[str, Any]] = None
 _failure: Optional[errors.LibraryMissing] = None
 
@@ -31,7 +32,7 @@ def _candidates() -> Iterator[str]:
         yield said
         return
     beside = pathlib.Path(__file__).resolve().parent
-    # Where pure Python and machine code are installed apart, the wheel's library is with the latter.
+    # Where pure Python and machine code are installed apart, the library is with the latter.
     for folder in (beside.parent, pathlib.Path(sysconfig.get_path("platlib"))):
         for path in sorted((folder / ".tidegate.mesonpy.libs").glob("libtidegate*.so*")):
             yield str(path)
@@ -48,8 +49,33 @@ def _declare(loaded: Any, loaded_quick: Any) -> Dict[str, Any]:
     return functions
 
 
+def _check_whole(path: str) -> None:
+    """The loader does not look at a file's size: what is cut off ends the process by SIGBUS, now or
+    at the first call. So the file must reach as far as its own headers say."""
+    if not os.path.isabs(path) and not os.path.exists(path):
+        return  # the loader's to find
+    with open(path, "rb") as file:
+        head = file.read(64)
+        size = os.fstat(file.fileno()).st_size
+        if len(head) < 64 or head[:5] != b"\x7fELF\x02":
+            raise OSError(f"{path} is no library of 64 bits")
+        table, sections = struct.unpack_from("<QQ", head, 32)
+        entry, count, section_entry, section_count = struct.unpack_from("<HHHH", head, 54)
+        file.seek(table)
+        rows = file.read(entry * count)
+    ends = [sections + section_entry * section_count, table + entry * count]
+    if len(rows) == entry * count and entry >= 56:
+        for at in range(0, len(rows), entry):
+            offset, = struct.unpack_from("<Q", rows, at + 8)
+            length, = struct.unpack_from("<Q", rows, at + 32)
+            ends.append(offset + length)
+    if max(ends) > size:
+        raise OSError(f"{path} is cut off: it has {size} bytes of {max(ends)}")
+
+
 def _open(path: str) -> Dict[str, Any]:
     """Errors: OSError as the loader says it, AttributeError for what lacks a function."""
+    _check_whole(path)
     functions = _declare(ctypes.CDLL(path), ctypes.PyDLL(path))
     version = functions["tg_version"]().decode("ascii", "replace")
     if version != VERSION:

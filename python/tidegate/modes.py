@@ -9,18 +9,18 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import threading
 from typing import Any, Callable, Optional
 
 from . import seams
 from .errors import BadValue
+from .locks import ForkSafeLock
 
 OFF = "off"
 OBSERVE = "observe"
 ON = "on"
 ALL = (OFF, OBSERVE, ON)
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _mode: Optional[str] = None
 
 

@@ -6,7 +6,7 @@ It prints as a small table; its fields are numbers. How to read it: doc/guide/re
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from . import figures
 
@@ -14,6 +14,7 @@ TARGET_MET = "target met"
 NOTHING_LEFT = "nothing left"
 NO_PROGRESS = "no progress"
 DEADLINE = "deadline"
+NOT_ALLOWED = "not allowed"
 
 
 @dataclass(frozen=True)
@@ -27,19 +28,19 @@ class SourceUse:
     skipped: str = ""
 
 
-@dataclass(frozen=True)
-class Stay:
-    """One thing that stayed on the device: "live", "context and libraries", …"""
+class Item(NamedTuple):
+    """Bytes with a name: what stayed ("live", "context and libraries"), or a tag that woke."""
 
     item: str
-    bytes: int
+    size_bytes: int
 
 
 @dataclass(frozen=True)
 class Receipt:
     """reason: why it stopped ("target met", "nothing left", "no progress", "deadline"), or "done"
     for sleep and wake. asked_bytes None: everything that can be had. gained_bytes: by how much the
-    driver's free memory grew while sources ran; driver_bytes: over the whole operation."""
+    driver's free memory grew while sources ran, what a sleep gave or a wake took; driver_bytes: by
+    how much the driver's free memory changed over the whole operation."""
 
     reason: str
     asked_bytes: Optional[int] = None
@@ -48,15 +49,21 @@ class Receipt:
     passes: int = 0
     seconds: float = 0.0
     sources: Tuple[SourceUse, ...] = ()
-    stays: Tuple[Stay, ...] = ()
+    stays: Tuple[Item, ...] = ()
     operation: str = "reclaim"
+    tags: Tuple[Item, ...] = ()
     copied_bytes: int = 0
     phases: Dict[str, float] = field(default_factory=dict)
 
     def line(self, purpose: str = "") -> str:
-        """One line: "reclaim for sglang kv_cache: needed 7.0, got 46.3 GiB (driver) in 48 ms, …"."""
+        """"reclaim for sglang kv_cache: needed 7.0, got 46.3 GiB (driver) in 48 ms, 1 pass, …"."""
+        if self.operation != "reclaim":
+            names = ", ".join(tag.item for tag in self.tags)
+            return (f"{self.operation} {names or 'nothing'} {figures.size(self.gained_bytes)} in "
+                    f"{figures.seconds(self.seconds)}")
         asked = "" if self.asked_bytes is None else f"needed {figures.gib(self.asked_bytes)}, "
-        skipped = [f"{use.name} skipped ({use.skipped})" for use in self.sources if use.skipped]
+        skipped = [f"{use.name} skipped ({use.skipped})" for use in self.sources
+                   if use.skipped not in ("", NOT_ALLOWED)]
         passes = f"{self.passes} pass" + ("" if self.passes == 1 else "es")
         text = (f"{self.operation}{' for ' + purpose if purpose else ''}: {asked}"
                 f"got {figures.gib(self.driver_bytes)} GiB (driver) in "
@@ -65,12 +72,15 @@ class Receipt:
 
     def to_dict(self) -> Dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self)
+        return {**asdict(self), "sources": [asdict(use) for use in self.sources],
+                "stays": [stay._asdict() for stay in self.stays],
+                "tags": [tag._asdict() for tag in self.tags]}
 
     def __str__(self) -> str:
         rows = [(use.name, figures.size(use.gained_bytes), _how(use)) for use in self.sources]
+        rows += [(tag.item, figures.size(tag.size_bytes), "") for tag in self.tags]
         rows += [(name, "", figures.seconds(spent)) for name, spent in self.phases.items()]
-        rows += [("stays: " + stay.item, figures.size(stay.bytes), "") for stay in self.stays]
+        rows += [("stays: " + stay.item, figures.size(stay.size_bytes), "") for stay in self.stays]
         wide = max((len(row[0]) for row in rows), default=0)
         return "\n".join([self.line()] + [f"  {name:<{wide}}  {amount:>8}  {how}".rstrip()
                                           for name, amount, how in rows])

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
+
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from . import identity
+from .locks import ForkSafeLock
 
 _ABSENT = object()
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 
 
 class Seam:

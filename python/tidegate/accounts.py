@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stays on the card, and why: each figure measured on its own where it can be, and left out
+where it cannot. What nobody claims is "unattributed"; it is the driver's used memory less all that
+was measured, so that the items of an account add up to what is used."""
+
+from __future__ import annotations
+
+import time
+from typing import Dict, List, Optional, Tuple
+
+from . import card, tags, tenancy, torch_sources
+from .receipts import Item
+
+# Asking the driver for a process's share takes ms, and it changes seldom: contexts and libraries
+# grow at the first use of a kernel.
+_KEPT_SECONDS = 10.0
+# Free memory in torch's segments that is worth a look at each block.
+_WORTH_A_LOOK_BYTES = 1 << 20
+
+_outside: Dict[int, Tuple[float, Optional[int]]] = {}
+
+
+def outside_torch(where: card.Card, reserved: int, is_fresh: bool) -> Optional[int]:
+    """What the driver charges to this process beyond torch's segments and our own memory: context,
+    libraries, other allocators. None where the driver does not tell."""
+    kept = _outside.get(where.index)
+    if kept is None or is_fresh or time.monotonic() - kept[0] > _KEPT_SECONDS:
+        own = where.process_bytes()
+        bytes_outside = None if own is None else max(0, own - reserved - tags.own_bytes(where.uuid))
+        kept = _outside[where.index] = (time.monotonic(), bytes_outside)
+    return kept[1]
+
+
+def _in_torch(where: card.Card, now: torch_sources.Figures, is_fresh: bool) -> List[Item]:
+    """torch's segments. The counters tell free pieces from live ones; only a look at every block
+    tells which free memory belongs to a live pool, and it is taken after a reclaim that ran."""
+    items = [Item("live", now.live), Item("pending event", now.pending)]
+    found = []
+    if is_fresh and now.idle + now.split >= _WORTH_A_LOOK_BYTES:
+        found = torch_sources.segments(where)
+    if not found:
+        return items + [Item("pinned by a live neighbour", now.split), Item("cached", now.idle)]
+    returnable, pool, pinned = torch_sources.cached(found)
+    return items + [Item("pinned by a live neighbour", pinned), Item("live pool", pool),
+                    Item("cached", returnable)]
+
+
+def stays(where: card.Card, is_fresh: bool = True) -> Tuple[Item, ...]:
+    """The account of one card, largest of all programs. is_fresh: something has run, so what costs
+    milliseconds is measured again."""
+    now = torch_sources.figures(where)
+    free, total = where.driver_memory()
+    items = _in_torch(where, now, is_fresh)
+    own = tags.own_bytes(where.uuid)
+    if own > 0:
+        items.append(Item("tags of this process", own))
+    outside = outside_torch(where, now.reserved, is_fresh)
+    if outside is not None:
+        items.append(Item("context and libraries", outside))
+    items += [Item(name, size) for name, size in tenancy.others(where.uuid)]
+    claimed = sum(item.size_bytes for item in items)
+    items.append(Item("unattributed", max(0, total - free - claimed)))
+    return tuple(item for item in items if item.size_bytes > 0)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices of the library, opened once in a process and kept: by URI, as tidegate/device.h has them.
+
+A forked child has none of its parent's: it opens its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import byref, c_uint64, c_void_p
+from typing import Any, Dict, Optional, Tuple
+
+from . import abi, errors, library
+from .locks import ForkSafeLock
+
+_lock = ForkSafeLock()
+_opened: Dict[str, "Device"] = {}
+
+
+class Device:
+    """One open device; lent for the life of the process."""
+
+    def __init__(self, uri: str) -> None:
+        handle = c_void_p()
+        library.call("tg_device_open", uri.encode(), byref(handle))
+        self.handle = handle
+        self.uri: str = library.call("tg_device_uri", handle).decode()
+        self.ops: Any = library.call("tg_device_ops", handle).contents
+        info = abi.tg_device_info()
+        self._check(self.ops.info(handle, byref(info)))
+        self.uuid = bytes(info.uuid)
+        self.name = library.text(info.name)
+
+    @staticmethod
+    def _check(status: int) -> None:
+        if status < 0:
+            raise library.last_error(status)
+
+    def memory(self) -> Tuple[int, int]:
+        """(free, total) bytes, as the driver says of all programs together."""
+        free, total = c_uint64(), c_uint64()
+        self._check(self.ops.memory(self.handle, byref(free), byref(total)))
+        return free.value, total.value
+
+    def process_bytes(self) -> Optional[int]:
+        """What the driver charges to this process there; None where it does not tell."""
+        own = c_uint64()
+        return own.value if self.ops.process(self.handle, byref(own)) == 0 else None
+
+    def gauge(self) -> abi.tg_gauge:
+        """For a tenant of the ledger: the device's own function, which needs no Python."""
+        return abi.tg_gauge(ctypes.cast(self.ops.memory, abi.gauge_fn), self.handle)
+
+
+def device(uri: str) -> Device:
+    """The device of this URI, opened the first time. Raises what opening raises: BadValue for a URI
+    that is none, NoDevice, LibraryMissing."""
+    if not isinstance(uri, str) or not uri:
+        raise errors.BadValue(0, f"{uri!r} is no device: \"cuda:0\", or \"host:capacity=1GiB\" for "
+                              "memory of this machine that stands for one")
+    with _lock:
+        if uri not in _opened:
+            _opened[uri] = Device(uri)
+        return _opened[uri]
+
+
+os.register_at_fork(after_in_child=_opened.clear)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reclaim: memory back from torch's caches until the target is met, and a receipt.
+
+Which source runs, and when to stop, the library decides (tidegate/reclaim.h); here sources are run,
+and what came of it is measured: by the driver's free memory, not by torch's counters, since only
+the driver's is what another program can have.
+
+One reclaim of a process runs at a time: others wait for it. One that is called while it runs in the
+same thread, as by a finalizer in the middle of a collection, gives nothing and says so."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from ctypes import byref, c_uint32
+from typing import Callable, Dict, Optional, Tuple
+
+from . import abi, accounts, card, checks, figures, library, torch_sources
+from .locks import ForkSafeLock
+from .receipts import NOT_ALLOWED, NOTHING_LEFT, Receipt, SourceUse
+
+# One segment of torch's large pool: what is smaller is not worth a collection of garbage.
+MIN_GAIN_BYTES = 20 << 20
+
+_lock = ForkSafeLock()
+_owner: Optional[int] = None  # the thread that reclaims now
+_records: Dict[Tuple[int, bool], "Record"] = {}
+
+
+class Record:
+    """The sources of one card (or of the host), and how they have done in this process so far: what
+    the library judges them by."""
+
+    def __init__(self, where: card.Card, is_host: bool) -> None:
+        self.card = where
+        self.sources = torch_sources.for_host() if is_host else torch_sources.for_card()
+        self.table = (abi.tg_source * len(self.sources))()
+        for row, source in zip(self.table, self.sources):
+            row.name = source.name.encode()
+            row.cost_ns = source.cost_ns
+        self.gauge: Callable[[], int] = _host_free if is_host else self._card_free
+
+    def _card_free(self) -> int:
+        return self.card.driver_memory()[0]
+
+    def set_bounds(self, now: torch_sources.Figures) -> None:
+        for row, source in zip(self.table, self.sources):
+            row.bound_bytes = source.bound(now)
+
+
+def _host_free() -> int:
+    """What the kernel says could be had without swapping."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+class Pass:
+    """One reclaim over a record."""
+
+    def __init__(self, record: Record, count: int, target: Optional[int], min_gain: int,
+                 deadline_ns: int) -> None:
+        self.record = record
+        self.count = count
+        self.functions = library.functions()
+        self.state = abi.tg_reclaim(
+            target_bytes=abi.EVERYTHING if target is None else target, min_gain_bytes=min_gain,
+            deadline_ns=deadline_ns)
+        self.free = record.gauge()
+
+    def go(self) -> int:
+        """Runs sources until the library says stop, and returns why: a number of abi.STOPS."""
+        table, state, chosen = self.record.table, self.state, c_uint32()
+        self.functions["tg_reclaim_begin"](byref(state), table, self.count)
+        now = torch_sources.figures(self.record.card)
+        while True:
+            self.record.set_bounds(now)
+            state.now_ns = time.monotonic_ns()
+            stop: int = self.functions["tg_reclaim_next"](byref(state), table, self.count,
+                                                          byref(chosen))
+            if stop != abi.GO_ON:
+                return stop
+            now = self._run(chosen.value, now)
+
+    def _run(self, index: int, before: torch_sources.Figures) -> torch_sources.Figures:
+        source, row = self.record.sources[index], self.record.table[index]
+        begun_ns, free_before = time.monotonic_ns(), self.free
+        source.run(self.record.card)
+        self.free = self.record.gauge()
+        spent_ns = time.monotonic_ns() - begun_ns
+        after = torch_sources.figures(self.record.card)
+        run = abi.tg_source_run(
+            free_before_bytes=free_before, free_after_bytes=self.free,
+            freed_bytes=max(0, before.live - after.live), bound_after_bytes=source.bound(after),
+            spent_ns=spent_ns)
+        self.functions["tg_reclaim_book"](byref(self.state), byref(row), byref(run))
+        return after
+
+
+def _uses(record: Record, count: int) -> Tuple[SourceUse, ...]:
+    uses = []
+    for index, source in enumerate(record.sources):
+        row = record.table[index]
+        if index < count and row.runs_now > 0:
+            uses.append(SourceUse(source.name, row.runs_now, row.gained_now_bytes,
+                                  row.spent_now_ns / 1e9))
+            continue
+        why = f"gave {figures.size(row.last_gain_bytes)} last time" if row.runs > 0 else ""
+        uses.append(SourceUse(source.name, 0, 0, 0.0, why if index < count else NOT_ALLOWED))
+    return tuple(uses)
+
+
+def _nothing(target: Optional[int], began: float) -> Receipt:
+    return Receipt(NOTHING_LEFT, target, seconds=time.monotonic() - began)
+
+
+def _reclaim_now(where: card.Card, target: Optional[int], min_gain: int, deadline_ns: int,
+                 no_graphs: bool, host: bool, began: float) -> Receipt:
+    key = (where.index, host)
+    record = _records.get(key)
+    if record is None or record.card is not where:
+        record = _records[key] = Record(where, host)
+    count = len(record.sources) - (0 if host or no_graphs else 1)
+    attempt = Pass(record, count, target, min_gain, deadline_ns)
+    free_before = attempt.free
+    stop = attempt.go()
+    ran = attempt.state.runs > 0
+    return Receipt(
+        abi.STOPS[stop], target, attempt.state.gained_bytes, record.gauge() - free_before,
+        attempt.state.runs, time.monotonic() - began, _uses(record, count),
+        () if host else accounts.stays(where, is_fresh=ran))
+
+
+def run(where: card.Card, target: Optional[int] = None, *, timeout: Optional[float] = None,
+        min_gain: int = MIN_GAIN_BYTES, no_graphs: bool = False, host: bool = False) -> Receipt:
+    """reclaim on a card that the caller has: what seams call. Raises LibraryMissing, and what torch
+    raises when the device has failed."""
+    global _owner
+    began = time.monotonic()
+    if _owner == threading.get_ident() or torch_sources.is_capturing(where):
+        return _nothing(target, began)
+    deadline_ns = 0 if timeout is None else time.monotonic_ns() + max(1, int(timeout * 1e9))
+    if not _lock.acquire(-1 if timeout is None else timeout):
+        return Receipt(abi.STOPS[abi.DEADLINE], target, seconds=time.monotonic() - began)
+    try:
+        _owner = threading.get_ident()
+        return _reclaim_now(where, target, min_gain, deadline_ns, no_graphs, host, began)
+    finally:
+        _owner = None
+        _lock.release()
+
+
+def reclaim(target: Optional[int] = None, *, timeout: Optional[float] = None,
+            min_gain: int = MIN_GAIN_BYTES, no_graphs: bool = False, host: bool = False) -> Receipt:
+    """Gives memory back from torch's caches until the driver's free memory has grown by `target`
+    bytes (None: by all that can be had), and says what came of it.
+
+    On the calling thread's current device, in the calling thread. timeout: seconds after which no
+    further source runs. min_gain: less is not worth a run. no_graphs: the caller promises that no
+    CUDA graph was captured in this process, so cuBLAS's workspaces may go as well. host: host
+    memory instead, torch's pinned cache. Before CUDA has started nothing is held or done.
+
+    Raises BadValue, TorchMissing, NoDevice (no NVIDIA card can be used here), LibraryMissing."""
+    if target is not None:
+        checks.check_bytes("target", target, "bytes to give back, or None for everything")
+    checks.check_bytes("min_gain", min_gain, "bytes that are worth a run")
+    checks.check_seconds("timeout", timeout)
+    library.functions()
+    where = card.require()
+    if where is None:
+        return _nothing(target, time.monotonic())
+    return run(where, target, timeout=timeout, min_gain=min_gain, no_graphs=no_graphs, host=host)
+
+
+def _forget() -> None:
+    global _owner
+    _owner = None
+    _records.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tags: named sets of blocks of device memory that sleep and wake as a whole, all or nothing.
+
+    cache = tidegate.tag("kv_cache")
+    block = cache.alloc(1 << 30)         # torch.as_tensor(block, device="cuda") shares it
+    tidegate.sleep("kv_cache")           # the memory is the driver's; touching it faults
+    tidegate.wake("kv_cache", timeout=20)
+
+A process has tags on one device: the card that it computes on, or the one that the first tag names.
+Blocks keep their addresses. What a tag holds, and that it sleeps, stands in the node's ledger."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import weakref
+from ctypes import byref, c_uint64, c_void_p
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, List, Optional, Union
+
+from . import abi, card, checks, devices, errors, library, shortage, tenancy
+from .locks import ForkSafeLock
+from .receipts import Item, Receipt
+
+Names = Union[None, str, Iterable[str]]
+BACKUPS = {"none": abi.BACKUP_NONE, "host": abi.BACKUP_HOST}
+
+_lock = ForkSafeLock()
+
+
+@dataclass(frozen=True)
+class TagInfo:
+    """state: "awake", "asleep", … size_bytes: as asked for; device_bytes: chunks of the driver."""
+
+    state: str
+    block_count: int
+    size_bytes: int
+    device_bytes: int
+    host_bytes: int
+    limbo_bytes: int
+
+
+class Memory:
+    """What this process has on one device through the library."""
+
+    def __init__(self, device: devices.Device) -> None:
+        self.device = device
+        self.tenant = tenancy.tenant(device)
+        self.handle = c_void_p()
+        library.call("tg_memory_open", device.handle,
+                     None if self.tenant is None else self.tenant.handle, byref(self.handle))
+        self.tags: Dict[str, "Tag"] = {}
+
+
+_memory: Optional[Memory] = None
+
+
+class Block:
+    """Device memory of a tag, until `free` or until nobody refers to it. On a card it can be given
+    to whatever reads __cuda_array_interface__, which keeps it alive; on the host device `view` is
+    its bytes."""
+
+    def __init__(self, tag: "Tag", address: int, size_bytes: int) -> None:
+        self.tag = tag
+        self.address = address
+        self.size_bytes = size_bytes
+        self._free = weakref.finalize(self, _free_quietly, tag.memory, address, os.getpid())
+        self._free.atexit = False  # the driver takes all
+
+    def free(self) -> None:
+        """Gives it up, in every state of its tag. Twice is once."""
+        if self._free.detach() is not None:
+            library.call("tg_memory_free", self.tag.memory.handle, self.address, None)
+
+    def view(self) -> memoryview:
+        """The bytes of a block on the host device. They can be touched while the tag is awake."""
+        if not self.tag.memory.device.uri.startswith("host:"):
+            raise errors.BadValue(0, "a block on a card has no bytes that the host could read: use "
+                                  "torch.as_tensor(block, device=\"cuda\")")
+        return memoryview((ctypes.c_uint8 * self.size_bytes).from_address(self.address)).cast("B")
+
+    @property
+    def __cuda_array_interface__(self) -> Dict[str, Any]:
+        return {"shape": (self.size_bytes,), "typestr": "|u1", "version": 3, "strides": None,
+                "data": (self.address, False)}
+
+
+def _free_quietly(memory: Memory, address: int, pid: int) -> None:
+    if pid == os.getpid():
+        library.functions()["tg_memory_free"](memory.handle, address, None)
+
+
+class Tag:
+    """One tag of this process; made by `tag`."""
+
+    def __init__(self, memory: Memory, name: str, params: abi.tg_tag_params) -> None:
+        self.memory = memory
+        self.name = name
+        self.handle = c_void_p()
+        library.call("tg_tag_open", memory.handle, name.encode(), byref(params),
+                     byref(self.handle))
+
+    def alloc(self, size_bytes: int) -> Block:
+        """A new block, zeroed unless the tag has fill=False. Never waits for other programs. Raises
+        TidegateWouldNotFit, BadValue; TidegateError with TG_EASLEEP while the tag sleeps."""
+        checks.check_bytes("size_bytes", size_bytes, "bytes of the block")
+        address = c_void_p()
+        try:
+            library.call("tg_tag_alloc", self.handle, c_uint64(size_bytes), byref(address))
+        except errors.TidegateWouldNotFit as problem:
+            raise _told(problem, self.memory, f"a block of {self.name}", size_bytes,
+                        "Nothing has changed.") from None
+        assert address.value is not None
+        return Block(self, address.value, size_bytes)
+
+    def info(self) -> TagInfo:
+        """Its state and its bytes now."""
+        info = abi.tg_tag_info()
+        library.call("tg_tag_info", self.handle, byref(info))
+        return TagInfo(abi.TAG_STATES[info.state], info.block_count, info.size_bytes,
+                       info.device_bytes, info.host_bytes, info.limbo_bytes)
+
+
+def _open_memory(uri: Optional[str]) -> Memory:
+    """The process's memory, opened the first time."""
+    global _memory
+    with _lock:
+        if _memory is not None:
+            if uri is not None and uri != _memory.device.uri:
+                raise errors.BadValue(0, f"this process has its tags on {_memory.device.uri}: one "
+                                      f"device for each process, so none on {uri}")
+            return _memory
+        if uri is None:
+            where = card.require()
+            if where is None:
+                raise errors.NoDevice(0, "torch has not started CUDA in this process: create the "
+                                      "tag after the first use of the card, or name the device: "
+                                      "device=\"cuda:0\", or \"host:capacity=1GiB\" without a card")
+            uri = f"cuda:{where.index}"
+        _memory = Memory(devices.device(uri))
+        return _memory
+
+
+def tag(name: str, *, backup: str = "none", device: Optional[str] = None, packed: bool = False,
+        fill: bool = True, keep_host: bool = False, checked: bool = False) -> Tag:
+    """The tag of this name; made the first time, later with the same settings the same.
+
+    backup: what sleep does with the content: "none" drops it (zero after the wake), "host" saves.
+    device: where the process has its tags: "cuda:0", or "host:capacity=1GiB" for memory of this
+    machine that stands for a card; None: the current card. packed: no block is exported or
+    registered, so small blocks share chunks. fill=False: nothing is zeroed. keep_host: host copies
+    outlive the wake, the next sleep is faster. checked: a checksum is verified by wake.
+
+    Raises BadValue, NoDevice, TorchMissing, LibraryMissing."""
+    if backup not in BACKUPS:
+        raise errors.BadValue(0, f"backup={backup!r}: \"none\" or \"host\"")
+    if not isinstance(name, str):
+        raise errors.BadValue(0, f"{name!r} is no name of a tag: letters, digits, '_', '-', '.'")
+    library.functions()
+    memory = _open_memory(device)
+    params = abi.tg_tag_params(BACKUPS[backup], packed, not fill, keep_host, checked)
+    opened = Tag(memory, name, params)
+    with _lock:
+        return memory.tags.setdefault(name, opened)
+
+
+def _names(memory: Memory, names: Names) -> List[str]:
+    """What the caller named, each a tag that is there. None: all."""
+    if names is None:
+        return sorted(memory.tags)
+    wanted = names.split(",") if isinstance(names, str) else list(names)
+    for name in wanted:
+        if name not in memory.tags:
+            known = ", ".join(sorted(memory.tags)) or "none yet"
+            raise errors.UnknownTag(0, f"there is no tag {name!r} in this process; there are: "
+                                    f"{known}")
+    return wanted
+
+
+def _told(problem: errors.TidegateWouldNotFit, memory: Memory, what: str, asked: int,
+          after: str) -> errors.TidegateWouldNotFit:
+    """problem with its account, of the ledger's figures if it was the ledger that said no."""
+    lack = abi.tg_shortfall()
+    if memory.tenant is not None:
+        library.call("tg_tenant_shortfall", memory.tenant.handle, byref(lack))
+    if lack.status == problem.status:
+        asked, available = lack.asked_bytes, lack.available_bytes
+    else:
+        available = memory.device.memory()[0]
+    return shortage.would_not_fit(problem, what, memory.device.uuid, asked, available, after)
+
+
+def _receipt(operation: str, receipt: abi.tg_receipt) -> Receipt:
+    items = [Item(library.text(item.name), item.size_bytes)
+             for item in receipt.items[:receipt.item_count]]
+    stays = tuple(Item(item.item[len("stays: "):], item.size_bytes) for item in items
+                  if item.item.startswith("stays: "))
+    return Receipt(
+        "done", receipt.asked_bytes, receipt.gained_bytes, receipt.driver_bytes, 1,
+        receipt.all_ns / 1e9, (), stays, operation,
+        tuple(item for item in items if not item.item.startswith("stays: ")), receipt.copied_bytes,
+        {phase: getattr(receipt, f"{phase}_ns") / 1e9
+         for phase in ("wait", "drain", "copy", "map") if getattr(receipt, f"{phase}_ns") > 0})
+
+
+def _move(operation: str, names: Names, timeout: float) -> Receipt:
+    checks.check_seconds("timeout", timeout)
+    library.functions()
+    memory = _memory
+    if memory is None:
+        if names is None:
+            return Receipt("done", 0, operation=operation)
+        raise errors.UnknownTag(0, f"this process has no tags, so none to {operation}: "
+                                "tidegate.tag(name) makes one")
+    wanted = _names(memory, names)
+    receipt = abi.tg_receipt()
+    wait_ms = min(math.ceil(timeout * 1000), 0xffffffff)
+    try:
+        library.call(f"tg_memory_{operation}", memory.handle,
+                     None if names is None else ",".join(wanted).encode(), wait_ms, byref(receipt))
+    except errors.TidegateWouldNotFit as problem:
+        what = f"{operation} {', '.join(wanted)}"
+        raise _told(problem, memory, what, receipt.asked_bytes,
+                    "All tags are as before.") from None
+    return _receipt(operation, receipt)
+
+
+def sleep(tags: Names = None, *, timeout: float = 10.0) -> Receipt:
+    """Puts tags to sleep: one name, several with commas or as a list, None: all. What sleeps is
+    left alone. timeout: seconds for the device's work so far. The caller promises that until it
+    returns nobody gives the device work that touches their blocks.
+
+    Raises UnknownTag, Busy, HostMemory, DeviceFailed; nothing has changed then."""
+    return _move("sleep", tags, timeout)
+
+
+def wake(tags: Names = None, *, timeout: float = 20.0) -> Receipt:
+    """Wakes tags (None: exactly what sleeps), waiting for memory that others hold up to `timeout`
+    seconds. Raises TidegateWouldNotFit with the account of who holds it, UnknownTag, Busy,
+    DeviceFailed; all tags sleep as before then."""
+    return _move("wake", tags, timeout)
+
+
+def own_bytes(uuid: Optional[bytes]) -> int:
+    """What this process's tags occupy on a device."""
+    memory = _memory
+    if memory is None or memory.device.uuid != uuid:
+        return 0
+    return sum(tag.info().device_bytes for tag in list(memory.tags.values()))
+
+
+def _forget() -> None:
+    global _memory
+    _memory = None
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch can give back, and what it keeps.
+
+A source knows an upper bound of what a run could give now (or that it does not), and runs. They are
+told apart because their costs differ a thousandfold: emptying the cache takes microseconds when it
+is empty, collecting garbage a tenth of a second always. Which one runs is not decided here."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from . import abi
+from .card import Card
+
+# The sizes in which torch's allocator maps memory of expandable segments.
+_SMALL_HANDLE_BYTES = 2 << 20
+_LARGE_HANDLE_BYTES = 20 << 20
+
+
+class Figures(NamedTuple):
+    """The allocator's counters. reserved = live + pending + split + idle."""
+
+    reserved: int
+    live: int     # handed out
+    pending: int  # freed, but an event says that a stream may still use it
+    split: int    # free pieces of native segments that hold something else as well
+    idle: int     # the rest: whole free segments, free parts of expandable ones, pools of graphs
+
+
+_NOTHING = Figures(0, 0, 0, 0, 0)
+
+
+def figures(card: Card) -> Figures:
+    """Read from the allocator, about 30 µs. All zero where it does not tell (pluggable ones)."""
+    try:
+        stats = card.torch._C._cuda_memoryStats(card.index)
+        reserved, live, active, split = (
+            int(stats[name]["all"]["current"])
+            for name in ("reserved_bytes", "allocated_bytes", "active_bytes",
+                         "inactive_split_bytes"))
+    except (RuntimeError, KeyError, AttributeError):
+        return _NOTHING
+    pending = max(0, active - live)
+    return Figures(reserved, live, pending, split, max(0, reserved - live - pending - split))
+
+
+class Source:
+    """One thing that can be called for memory. cost_ns: a guess, until runs were measured."""
+
+    name = ""
+    cost_ns = 0
+
+    def bound(self, now: Figures) -> int:
+        """The most that a run can give now, or abi.UNKNOWN."""
+        return abi.UNKNOWN
+
+    def run(self, card: Card) -> None:
+        """Gives to the driver, or makes live memory free for the cache to give."""
+        raise NotImplementedError
+
+
+class Cache(Source):
+    """torch's cached segments without anything live in them. Waits for pending events by itself,
+    and with them whole segments may come free."""
+
+    name = "cache"
+    cost_ns = 1_000_000
+
+    def bound(self, now: Figures) -> int:
+        return now.idle + (now.pending + now.split if now.pending > 0 else 0)
+
+    def run(self, card: Card) -> None:
+        card.torch.cuda.empty_cache()
+
+
+class SentBlocks(Source):
+    """Blocks that other processes had open by CUDA IPC and have closed since."""
+
+    name = "ipc"
+    cost_ns = 100_000
+
+    def run(self, card: Card) -> None:
+        card.torch.cuda.ipc_collect()
+
+
+class Garbage(Source):
+    """Tensors in reference cycles. How many cannot be known: what it gave before is its bound."""
+
+    name = "gc"
+    cost_ns = 100_000_000
+
+    def run(self, card: Card) -> None:
+        gc.collect()
+
+
+class CublasWorkspaces(Source):
+    """cuBLAS makes its workspaces anew when it needs them; a graph that was captured before would
+    write to where they were."""
+
+    name = "cublas"
+    cost_ns = 200_000
+
+    def run(self, card: Card) -> None:
+        clear = getattr(card.torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is not None:
+            clear()
+
+
+class HostCache(Source):
+    """Pinned host memory that torch keeps for later copies. FSDP2 refills it at 1 to 2 GiB/s, so
+    only a host target asks for it."""
+
+    name = "host cache"
+    cost_ns = 10_000_000
+
+    def run(self, card: Card) -> None:
+        empty = getattr(card.torch._C, "_host_emptyCache", None)
+        if empty is not None:
+            empty()
+
+
+def for_card() -> List[Source]:
+    """What serves a card's target; the last one only where no graph was captured."""
+    return [Cache(), SentBlocks(), Garbage(), CublasWorkspaces()]
+
+
+def for_host() -> List[Source]:
+    """What serves a host target."""
+    return [HostCache()]
+
+
+def is_capturing(card: Card) -> bool:
+    """Whether the calling thread's stream captures a graph: nothing may be freed then."""
+    return bool(card.torch.cuda.is_current_stream_capturing())
+
+
+# ---- the account: what lies in torch's segments, block by block ---------------------------------
+
+def _is_history_on(torch: Any) -> bool:
+    """With it a snapshot would copy all of the history. Where it cannot be asked, it may be on."""
+    ask = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    return True if ask is None else bool(ask())
+
+
+def segments(card: Card) -> List[Dict[str, Any]]:
+    """torch's segments on this card, some ms for thousands of blocks; empty where to ask would cost
+    more, since allocation history is on."""
+    if _is_history_on(card.torch):
+        return []
+    return [segment for segment in card.torch.cuda.memory_snapshot()
+            if segment["device"] == card.index]
+
+
+def _whole_handles(segment: Dict[str, Any]) -> int:
+    """Bytes of an expandable segment's handles that lie in free blocks altogether."""
+    is_large = segment["segment_type"] == "large"
+    handle = _LARGE_HANDLE_BYTES if is_large else _SMALL_HANDLE_BYTES
+    at, found = segment["address"], 0
+    for block in segment["blocks"]:
+        first = -(-(at - segment["address"]) // handle)
+        at += block["size"]
+        if block["state"] == "inactive":
+            found += max(0, (at - segment["address"]) // handle - first) * handle
+    return found
+
+
+def returnable(segment: Dict[str, Any]) -> int:
+    """What emptying the cache would give of one segment."""
+    if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0):
+        return 0  # of a graph or a MemPool that lives: every replay writes there
+    if segment.get("is_expandable"):
+        return _whole_handles(segment)
+    is_free = all(block["state"] == "inactive" for block in segment["blocks"])
+    return int(segment["total_size"]) if is_free else 0
+
+
+def cached(found: List[Dict[str, Any]]) -> Tuple[int, int, int]:
+    """(returnable, in live pools, pinned by live neighbours): the free bytes of these segments."""
+    given = pool = pinned = 0
+    for segment in found:
+        free = sum(block["size"] for block in segment["blocks"] if block["state"] == "inactive")
+        if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0):
+            pool += free
+        else:
+            whole = returnable(segment)
+            given += whole
+            pinned += free - whole
+    return given, pool, pinned

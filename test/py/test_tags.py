@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tags on the host device, on real bytes: sleep, wake, who else holds the memory, bad input, forks.
+Each case runs in a Python of its own, since a process has its tags on one device."""
+
+import json
+
+import pytest
+
+BEGIN = """
+import json, os, sys, tidegate
+DEVICE = "host:capacity=64MiB,name=tags"
+MIB = 1 << 20
+"""
+
+
+@pytest.fixture
+def tell(python):
+    """tell(code, …) -> what the code printed as JSON"""
+    def call(code, **env):
+        result = python(BEGIN + code, **env)
+        assert result.status == 0, result.err
+        return json.loads(result.out)
+
+    return call
+
+
+def test_content_sleeps_and_wakes(tell):
+    assert tell("""
+weights = tidegate.tag("weights", backup="host", device=DEVICE)
+block = weights.alloc(4 * MIB)
+view = block.view()
+view[:] = bytes(range(256)) * (len(view) // 256)
+before = bytes(view)
+slept = tidegate.sleep("weights")
+state, info = tidegate.status(), weights.info()
+woken = tidegate.wake("weights")
+print(json.dumps({
+    "same": bytes(view) == before, "slept": slept.gained_bytes // MIB, "reason": slept.reason,
+    "woken": woken.gained_bytes // MIB, "copied": woken.copied_bytes // MIB, "state": info.state,
+    "asleep": state.tenants[0].tags[0].asleep_bytes // MIB, "line": slept.line().split(" in ")[0],
+    "free": state.devices[0].free_bytes // MIB}))
+""") == {"same": True, "slept": 4, "reason": "done", "woken": 4, "copied": 4, "state": "asleep",
+         "asleep": 4, "line": "sleep weights 4.0 MiB", "free": 64}
+
+
+def test_a_cache_wakes_empty_and_repeating_is_nothing(tell):
+    assert tell("""
+cache = tidegate.tag("kv_cache", device=DEVICE)
+block = cache.alloc(2 * MIB)
+block.view()[:5] = b"dirty"
+gained = [tidegate.sleep(["kv_cache"]).gained_bytes, tidegate.sleep().gained_bytes,
+          tidegate.wake().gained_bytes, tidegate.wake("kv_cache").gained_bytes]
+print(json.dumps([gained, bytes(block.view()[:5]).hex()]))
+""") == [[2 << 20, 0, 2 << 20, 0], "00" * 5]
+
+
+def test_tag_is_the_same_again_and_other_settings_are_refused(tell):
+    assert tell("""
+first = tidegate.tag("a", device=DEVICE)
+try:
+    tidegate.tag("a", backup="host")
+except tidegate.TidegateError as problem:
+    print(json.dumps([tidegate.tag("a") is first, str(problem) != ""]))
+""") == [True, True]
+
+
+def test_blocks_are_freed_by_hand_and_by_going(tell):
+    assert tell("""
+tag = tidegate.tag("a", device=DEVICE)
+counts = []
+block = tag.alloc(MIB)
+other = tag.alloc(MIB)
+counts.append(tag.info().block_count)
+block.free()
+block.free()
+counts.append(tag.info().block_count)
+del other
+counts.append(tag.info().block_count)
+print(json.dumps(counts))
+""") == [2, 1, 0]
+
+
+HOLDER = """
+import os, sys, tidegate
+tag = tidegate.tag("live", device="host:capacity=64MiB,name=tags")
+block = tag.alloc(40 << 20)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_does_not_fit_names_who_holds_it_and_what_helps(python, tmp_path):
+    result = python(BEGIN + f"""
+import subprocess
+tag = tidegate.tag("kv_cache", device=DEVICE)
+block = tag.alloc(48 * MIB)
+tidegate.sleep()
+holder = subprocess.Popen([sys.executable, "-c", {HOLDER!r}], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, env=dict(os.environ, TIDEGATE_NAME="trainer",
+                                                           RANK="0"))
+assert holder.stdout.readline() == b"held\\n"
+try:
+    tidegate.wake("kv_cache", timeout=0)
+except tidegate.TidegateWouldNotFit as problem:
+    print(problem, problem.asked_bytes // MIB, problem.available_bytes // MIB, sep="\\n")
+state = tag.info().state
+holder.communicate()
+tidegate.wake("kv_cache", timeout=20)
+print(state, tag.info().state)
+""", TIDEGATE_NAME="sglang")
+    assert result.out.splitlines() == [
+        "wake kv_cache needs 48.0 MiB, 24.0 can be had: trainer rank 0 live 40.0.",
+        "  All tags are as before. Try param_offload=True, or gpu_memory_utilization <= 0.37",
+        "48", "24", "asleep awake"], result.err
+
+
+def test_a_block_that_does_not_fit(tell):
+    assert tell("""
+tag = tidegate.tag("a", device=DEVICE)
+block = tag.alloc(40 * MIB)
+try:
+    tag.alloc(30 * MIB)
+except tidegate.TidegateWouldNotFit as problem:
+    print(json.dumps(str(problem)))
+""").startswith("a block of a needs 30.0 MiB, 24.0 can be had: this process a 40.0.")
+
+
+@pytest.mark.parametrize("code, kind, said", [
+    ("tidegate.sleep('x')", "UnknownTag", "has no tags"),
+    ("tidegate.tag('a', device=DEVICE); tidegate.wake('a,x')", "UnknownTag", "there are: a"),
+    ("tidegate.tag('a', device='host:capacity=3')", "BadValue", "capacity"),
+    ("tidegate.tag('a', device='')", "BadValue", "is no device"),
+    ("tidegate.tag('a b', device=DEVICE)", "BadValue", "a b"),
+    ("tidegate.tag('a', backup='disk', device=DEVICE)", "BadValue", "\"none\" or \"host\""),
+    ("tidegate.tag('a', device=DEVICE).alloc(-1)", "BadValue", "size_bytes=-1"),
+    ("tidegate.tag('a', device=DEVICE).alloc(0)", "BadValue", ""),
+    ("tidegate.tag('a', device=DEVICE); tidegate.tag('b', device='cuda:0')", "BadValue",
+     "one device for each process"),
+    ("tidegate.wake(timeout=-1)", "BadValue", "timeout=-1"),
+    ("tidegate.sleep(timeout='x')", "BadValue", "timeout='x'"),
+])
+def test_bad_input_says_what_would_be_right(tell, code, kind, said):
+    name, text = tell(f"""
+try:
+    {code}
+except tidegate.TidegateError as problem:
+    print(json.dumps([type(problem).__name__, str(problem)]))
+""")
+    assert name == kind
+    assert said in text
+
+
+def test_a_forked_child_has_none_of_it_and_does_no_harm(tell):
+    assert tell("""
+tag = tidegate.tag("a", backup="host", device=DEVICE)
+block = tag.alloc(MIB)
+pid = os.fork()
+if pid == 0:
+    import gc
+    held = [tidegate.sleep().reason]
+    try:
+        tag.alloc(MIB)
+    except tidegate.Forked:
+        held.append("forked")
+    del block, tag
+    gc.collect()
+    os._exit(0 if held == ["done", "forked"] else 1)
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+print(json.dumps([code, tag.info().block_count, len(tidegate.status().tenants)]))
+""") == [0, 1, 1]
+
+
+def test_without_a_usable_ledger_the_process_goes_on_alone(python, tmp_path):
+    (tmp_path / "node").mkdir(mode=0o700)
+    (tmp_path / "node" / "ledger").symlink_to("/dev/null")
+    result = python(BEGIN + """
+tag = tidegate.tag("a", device=DEVICE)
+block = tag.alloc(MIB)
+print(tidegate.sleep().gained_bytes // MIB, tidegate.wake().gained_bytes // MIB)  # granules
+""")
+    assert result.status == 0, result.err
+    assert result.out == "2 2\n"
+    assert result.err.count("\n") == 1 and "goes on without the ledger" in result.err
