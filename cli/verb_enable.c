@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tidegate enable PROGRAM: what to add to the program's command, for the version that a Python has.
+ * It prints, and changes nothing. */
+#include <string.h>
+
+#include "enable_report.h"
+#include "feature_rows.h"
+#include "options.h"
+#include "packages.h"
+#include "programs.h"
+#include "say.h"
+#include "verb.h"
+
+struct enable_options {
+    bool observe, json;
+    const char *python;
+};
+
+#define FIELD(name) offsetof(struct enable_options, name)
+
+static const struct option_row rows[] = {
+    {"observe", NULL, NULL, "measure and tell only: no result and no allocation changes",
+     option_parse_flag, FIELD(observe)},
+    {"python", "PYTHON", NULL, "the Python that runs the program, or its environment's folder",
+     option_parse_text, FIELD(python)},
+    {"json", NULL, NULL, "one JSON object (schema tidegate.enable/1) instead of text",
+     option_parse_flag, FIELD(json)},
+};
+
+static const struct option_table table = {
+    .verb = "enable",
+    .arguments = "verl",
+    .summary =
+        "Prints what to add to the command of a program that runs on Ray, so that all of its\n"
+        "workers have Tidegate on: for the version that is installed, or else for each. Changes\n"
+        "nothing, and imports nothing of the program.\n",
+    .more = "Without --python: the Python of $VIRTUAL_ENV, else python3 of the PATH.\n"
+            "Exit status: 0 answered, also where the program is not found; 2 the Python of\n"
+            "--python cannot be asked, or wrong usage.\n",
+    .rows = rows,
+    .count = sizeof rows / sizeof rows[0],
+};
+
+/* Which of the two ways in this version has. */
+static enum enable_way way_of(const char *version, const struct program_versions *versions) {
+    if (*version == '\0')
+        return ENABLE_UNKNOWN;
+    if (version_is_older(version, versions->oldest))
+        return ENABLE_NONE;
+    return version_is_older(version, versions->entry_points) ? ENABLE_MODULE : ENABLE_ENTRY_POINT;
+}
+
+static void warn_of_absence(const struct enable_report *report) {
+    const struct packages *packages = &report->packages;
+
+    if (packages->versions[PACKAGE_verl][0] == '\0' ||
+        packages->versions[PACKAGE_tidegate][0] != '\0')
+        return;
+    say("Tidegate is not installed beside verl %s: %s -m pip install tidegate; without it %s",
+        packages->versions[PACKAGE_verl], packages->python,
+        report->way == ENABLE_MODULE ? "verl would end with an error" : "nothing would happen");
+}
+
+static int answer(const struct enable_options *options, struct enable_report *report) {
+    struct sentence why;
+    bool is_asked = packages_ask(options->python, &report->packages, &why);
+
+    if (!is_asked && options->python != NULL) {
+        say("%s", why.text);
+        return EXIT_WRONG;
+    }
+    report->is_python_there = is_asked;
+    report->way = way_of(report->packages.versions[PACKAGE_verl], report->versions);
+    if (!is_asked)
+        say("%s; --python names another one", why.text);
+    warn_of_absence(report);
+    if (!options->json) {
+        enable_text_print(report);
+        return EXIT_ANSWERED;
+    }
+    if (enable_json_print(report))
+        return EXIT_ANSWERED;
+    say_no_memory();
+    return EXIT_WRONG;
+}
+
+static int run(void *values, const struct option_texts *words) {
+    const struct enable_options *options = values;
+    struct enable_report report = {.mode = options->observe ? "observe" : "on"};
+    enum program program;
+
+    if (words->count != 1) {
+        say("enable takes the name of one program: tidegate enable verl");
+        return EXIT_WRONG;
+    }
+    if (!program_find(words->items[0], strlen(words->items[0]), &program))
+        return EXIT_WRONG;
+    report.program = program_name(program);
+    report.versions = program_versions_find(report.program);
+    return answer(options, &report);
+}
+
+int verb_enable(int argc, char **argv) {
+    struct enable_options options = {.observe = false};
+
+    return options_run(&table, argc, argv, &options, run);
+}
