@@ -7,8 +7,8 @@ offset here with the headers, and counts the arguments of every function."""
 from __future__ import annotations
 
 import ctypes
-from ctypes import (POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_size_t, c_uint8,
-                    c_uint32, c_uint64, c_void_p)
+from ctypes import (POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t,
+                    c_uint8, c_uint32, c_uint64, c_void_p)
 from typing import Any, Dict, Tuple, Type
 
 LEDGER_DEVICES = 16
@@ -25,6 +25,8 @@ BACKUP_NONE, BACKUP_HOST = range(2)
 STOPS = ("goes on", "target met", "nothing left", "no progress", "deadline")
 GO_ON, TARGET_MET, NOTHING_LEFT, NO_PROGRESS, DEADLINE = range(len(STOPS))
 UNKNOWN = EVERYTHING = (1 << 64) - 1  # TG_BOUND_UNKNOWN, and the target that is all there is
+GROWTH_KINDS = ("steady", "leak", "once", "bounded", "tides", "unknown")
+LIST_LEAKS = 0
 TAG_STATES = ("awake", "draining", "saving", "asleep", "mapping", "filling", "broken")
 
 
@@ -161,6 +163,29 @@ class tg_growth(ctypes.Structure):
                 ("first_point", c_uint32), ("points_grown", c_uint32)]
 
 
+class tg_leak_input(ctypes.Structure):
+    _fields_ = [("digest", c_void_p), ("rank", c_int64), ("pid", c_int64), ("first_step", c_int64),
+                ("last_step", c_int64), ("family", c_int32), ("is_oom", c_uint32),
+                ("run", c_int32)]
+
+
+class tg_leak_params(ctypes.Structure):
+    _fields_ = [("own", POINTER(c_char_p)), ("own_count", c_size_t),
+                ("min_bytes_per_step", c_uint64)]
+
+
+class tg_leak_frame(ctypes.Structure):
+    _fields_ = [("file", c_char_p), ("function", c_char_p), ("line", c_uint32)]
+
+
+class tg_leak_site(ctypes.Structure):
+    _fields_ = [("kind", c_int), ("bytes_per_step", c_double), ("blocks_per_step", c_double),
+                ("confidence", c_double), ("bytes", c_uint64), ("blocks", c_uint64),
+                ("steps_grown", c_size_t), ("first_step", c_int64), ("where", c_char_p),
+                ("stack", POINTER(tg_leak_frame)), ("stack_count", c_size_t),
+                ("own_frame", c_size_t), ("ranks", POINTER(c_int64)), ("rank_count", c_size_t)]
+
+
 _NUMBER = POINTER(c_uint64)
 
 # Name: (what it returns, what it takes).
@@ -211,6 +236,14 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
                                 POINTER(c_uint32))),
     "tg_reclaim_book": (None, (POINTER(tg_reclaim), POINTER(tg_source), POINTER(tg_source_run))),
     "tg_stop_text": (c_char_p, (c_int,)),
+    "tg_snapshot_parse": (c_int, (c_void_p, c_size_t, POINTER(c_void_p))),
+    "tg_snapshot_close": (None, (c_void_p,)),
+    "tg_digest_make": (c_int, (c_void_p, c_char_p, POINTER(c_void_p))),
+    "tg_digest_close": (None, (c_void_p,)),
+    "tg_leaks_find": (c_int, (POINTER(tg_leak_input), c_size_t, POINTER(tg_leak_params),
+                              POINTER(c_void_p))),
+    "tg_leaks_close": (None, (c_void_p,)),
+    "tg_leaks_site": (POINTER(tg_leak_site), (c_void_p, c_int, c_size_t)),
     "tg_series_judge": (c_int, (_NUMBER, _NUMBER, c_size_t, POINTER(tg_growth))),
 }
 

@@ -28,6 +28,8 @@ CONSTANTS = {
     "TG_BACKUP_HOST": abi.BACKUP_HOST,
     **{f"TG_MODE_{name.upper()}": number for number, name in enumerate(abi.MODES)},
     **{f"TG_TAG_{name.upper()}": number for number, name in enumerate(abi.TAG_STATES)},
+    **{f"TG_GROWTH_{name.upper()}": number for number, name in enumerate(abi.GROWTH_KINDS)},
+    "TG_LIST_LEAKS": abi.LIST_LEAKS,
     **errors.CODES,
 }
 
