@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of torch's allocator on this process's device: counters, the driver's free memory,
+snapshots, and its history. All in one place, since half of it are names that torch may change.
+
+`find` answers None until the program itself has imported torch and started CUDA: nothing here does
+either. Other errors are torch's own and pass through."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Tuple
+
+MIB = 1 << 20
+HANDLE_LARGE_BYTES = 20 * MIB  # what an expandable segment maps and unmaps at a time
+HANDLE_SMALL_BYTES = 2 * MIB
+DEFAULT_POOL = (0, 0)
+LIVE = "active_allocated"
+
+
+class Measure(NamedTuple):
+    """One moment, in bytes. Free and total are the driver's, of the whole device."""
+
+    allocated: int
+    reserved: int
+    driver_free: int
+    driver_total: int
+
+    @property
+    def driver_used(self) -> int:
+        return self.driver_total - self.driver_free
+
+
+class Counters:
+    """torch's allocator on one device."""
+
+    def __init__(self, torch: Any, device: int) -> None:
+        self.torch = torch
+        self.device = device
+        self.stats = torch._C._cuda_memoryStats
+        self._memory_info = torch.cuda.cudart().cudaMemGetInfo
+
+    def read(self) -> Tuple[int, int]:
+        """(allocated, reserved) bytes: one call of torch."""
+        now = self.stats(self.device)
+        return (now["allocated_bytes"]["all"]["current"], now["reserved_bytes"]["all"]["current"])
+
+    def driver(self) -> Tuple[int, int]:
+        """(free, total) bytes of the device."""
+        return self._memory_info(self.device)
+
+    def measure(self) -> Measure:
+        """Both at once."""
+        return Measure(*self.read(), *self.driver())
+
+    def snapshot(self) -> Dict[str, Any]:
+        """The allocator's segments, blocks and history, as torch dumps them."""
+        return self.torch.cuda.memory._snapshot()
+
+    def segments(self, snapshot: Dict[str, Any]) -> List[Dict[str, Any]]:
+        """Those of this device."""
+        return [one for one in snapshot["segments"] if one.get("device", 0) == self.device]
+
+    # ---- history
+
+    def is_history_on(self) -> bool:
+        """Whether somebody records it. Where this torch cannot tell, what it recorded does."""
+        ask = getattr(self.torch._C, "_cuda_isHistoryEnabled", None)
+        return bool(ask()) if ask is not None else has_history(self.snapshot())
+
+    def begin_history(self) -> None:
+        """Records a stack for each block that lives: the least that torch offers."""
+        self.torch.cuda.memory._record_memory_history("state", context="state", stacks="python")
+
+    def end_history(self) -> None:
+        """Records no more; what blocks have of stacks they keep."""
+        self.torch.cuda.memory._record_memory_history(None)
+
+    # ---- tensors
+
+    def tensor_types(self) -> Tuple[type, ...]:
+        """The classes whose objects are tensors or their storages."""
+        storage = getattr(self.torch, "UntypedStorage", None)
+        return (self.torch.Tensor,) if storage is None else (self.torch.Tensor, storage)
+
+    def without_overrides(self) -> ContextManager[Any]:
+        """Inside it, `address_of` runs no code of classes derived from Tensor."""
+        disable = getattr(self.torch._C, "DisableTorchFunctionSubclass", None)
+        return contextlib.nullcontext() if disable is None else disable()
+
+    def address_of(self, tensor: Any) -> Optional[int]:
+        """Where a tensor's data lies; None for one without."""
+        kind = self.torch._C.TensorBase
+        try:
+            if issubclass(type(tensor), kind):
+                return kind.data_ptr(tensor) if kind.is_cuda.__get__(tensor) else None
+            return self.torch.UntypedStorage.data_ptr(tensor)
+        except Exception:  # noqa: BLE001: sparse, meta, fake: torch has an error for each
+            return None
+
+
+def find() -> Optional[Counters]:
+    """The counters of this process's device, once the program has started CUDA."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    try:
+        if torch.version.hip is not None or not torch.cuda.is_initialized():
+            return None
+        return Counters(torch, torch._C._cuda_getDevice())
+    except AttributeError:  # half imported, or built without CUDA
+        return None
+
+
+def has_history(snapshot: Dict[str, Any]) -> bool:
+    """Whether events or stacks were recorded. What `begin_history` asks for keeps one event."""
+    if any(len(trace) > 1 for trace in snapshot.get("device_traces", ())):
+        return True
+    return any(block.get("frames") for segment in snapshot["segments"]
+               for block in segment["blocks"])
+
+
+def returnable_bytes(segments: List[Dict[str, Any]]) -> int:
+    """What one `empty_cache` gives back of these segments: whole segments without a live block, of
+    expandable ones whole handles; nothing of private pools, which live as long as their graphs."""
+    total = 0
+    for segment in segments:
+        if tuple(segment.get("segment_pool_id", DEFAULT_POOL)) != DEFAULT_POOL:
+            continue
+        if segment.get("is_expandable"):
+            total += _whole_handles(segment)
+        elif not any(block["state"] == LIVE for block in segment["blocks"]):
+            total += segment["total_size"]
+    return total
+
+
+def _whole_handles(segment: Dict[str, Any]) -> int:
+    """A range that is mapped begins with a handle; those that lie in free space alone can go."""
+    large = segment.get("segment_type") == "large"
+    handle = HANDLE_LARGE_BYTES if large else HANDLE_SMALL_BYTES
+    total = at = free_from = 0
+    for block in segment["blocks"]:
+        if block["state"] == LIVE:
+            total += _handles_between(free_from, at, handle)
+            free_from = at + block["size"]
+        at += block["size"]
+    return total + _handles_between(free_from, at, handle)
+
+
+def _handles_between(begin: int, end: int, handle: int) -> int:
+    first = -(-begin // handle)
+    return max(0, end // handle - first) * handle
