@@ -54,6 +54,11 @@ class Holder:
     blocks_seen: int = 0
     seconds: float = 0.0
 
+    @property
+    def is_found(self) -> bool:
+        """Whether it names something."""
+        return self.kind not in ("native", "none", "late")
+
     def __str__(self) -> str:
         if self.kind == "native":
             return "no Python object: autograd or C++"
