@@ -4,6 +4,7 @@
     tidegate.reclaim(7 << 30)     # memory back from torch's caches, and a receipt of it
     tidegate.status()             # who holds what of this machine's cards
     tidegate.tag("kv_cache")      # memory that sleeps and wakes
+    with tidegate.starting(): …   # peers keep still while an engine sizes itself
 
 Importing changes nothing, starts nothing, and needs neither PyTorch nor a GPU."""
 
@@ -15,11 +16,11 @@ from .modes import mode, off, set_mode
 from .receipts import Receipt
 from .reclaiming import reclaim
 from .tags import sleep, tag, wake
-from .tenancy import status
+from .tenancy import starting, status
 
 __all__ = [
     "BadValue", "Busy", "DeviceFailed", "Forked", "HostMemory", "LedgerFailed", "LibraryMissing",
     "NoDevice", "Receipt", "TidegateError", "TidegateWouldNotFit", "TorchMissing", "TorchTooOld",
-    "UnknownTag", "__version__", "mode", "off", "reclaim", "set_mode", "sleep", "status", "tag",
-    "wake",
+    "UnknownTag", "__version__", "mode", "off", "reclaim", "set_mode", "sleep", "starting",
+    "status", "tag", "wake",
 ]

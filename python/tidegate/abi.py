@@ -211,8 +211,8 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_tenant_note": (None, (c_void_p, POINTER(tg_tenant_note))),
     "tg_tenant_ask": (c_int, (c_void_p, c_uint64, POINTER(c_uint32))),
     "tg_tenant_asked": (c_uint64, (c_void_p,)),
-    "tg_reclaim_target": (c_int, (POINTER(tg_node_view), POINTER(c_uint8), c_char_p, c_uint32,
-                                  _NUMBER, _NUMBER)),
+    "tg_reclaim_target": (c_int, (POINTER(tg_node_view), c_char_p, c_char_p, c_uint32, _NUMBER,
+                                  _NUMBER)),
     "tg_tenant_reserve": (c_int, (c_void_p, c_char_p, c_uint64, c_uint32)),
     "tg_tenant_reserve_all": (c_int, (c_void_p, POINTER(tg_share), c_uint32, c_uint32)),
     "tg_tenant_shortfall": (None, (c_void_p, POINTER(tg_shortfall))),
@@ -250,8 +250,10 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
 # Too short to be worth letting other threads of Python in between.
 QUICK = frozenset({"tg_version", "tg_last_error", "tg_error_text", "tg_device_ops", "tg_device_uri",
                    "tg_series_judge", "tg_reclaim_begin", "tg_reclaim_next", "tg_reclaim_book",
-                   "tg_stop_text", "tg_tenant_shortfall", "tg_tenant_commit", "tg_tenant_cancel",
-                   "tg_tenant_give", "tg_tenant_forget", "tg_memory_wake_end", "tg_tag_info"})
+                   "tg_stop_text", "tg_tenant_id", "tg_tenant_declare", "tg_tenant_note",
+                   "tg_tenant_asked", "tg_reclaim_target", "tg_tenant_shortfall",
+                   "tg_tenant_commit", "tg_tenant_cancel", "tg_tenant_give", "tg_tenant_forget",
+                   "tg_memory_wake_end", "tg_tag_info"})
 
 
 def structs() -> Dict[str, Type[ctypes.Structure]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Dict, List, Optional, Tuple
 
-from . import card, tags, tenancy, torch_sources
+from . import card, errors, seams, tags, tenancy, torch_sources
 from .receipts import Item
 
 # Asking the driver for a process's share takes ms, and it changes seldom: contexts and libraries
@@ -61,3 +61,23 @@ def stays(where: card.Card, is_fresh: bool = True) -> Tuple[Item, ...]:
     claimed = sum(item.size_bytes for item in items)
     items.append(Item("unattributed", max(0, total - free - claimed)))
     return tuple(item for item in items if item.size_bytes > 0)
+
+
+def publish(where: card.Card, seams_text: Optional[str] = None) -> None:
+    """Writes into the ledger what this process holds on the card, as the driver and torch say now:
+    "live", "cached" and what of it could be given back, "context and libraries". Joins the first
+    time. Never raises: the ledger is for others."""
+    try:
+        device = where.device()
+        mine = None if device is None else tenancy.tenant(device)
+        if mine is None:
+            return
+        now = torch_sources.figures(where)
+        mine.declare("live", now.live + now.pending)
+        mine.declare("cached", now.split + now.idle, now.idle)
+        mine.declare("context and libraries", outside_torch(where, now.reserved, False) or 0)
+        mine.measure()
+        if seams_text is not None:
+            mine.note(seams_text)
+    except errors.TidegateError as problem:
+        seams.warn_once("publish", f"cannot write to the ledger: {problem}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
 from . import seams
 from .errors import BadValue
@@ -22,6 +22,7 @@ ALL = (OFF, OBSERVE, ON)
 
 _lock = ForkSafeLock()
 _mode: Optional[str] = None
+_told: List[Callable[[], None]] = []  # who wants to know of a change
 
 
 def _read() -> str:
@@ -52,6 +53,13 @@ def set_mode(value: str) -> None:
         _mode = value
     if value == OFF:
         seams.restore_all()
+    for tell in _told:
+        tell()
+
+
+def when_changed(tell: Callable[[], None]) -> None:
+    """tell is called after each set_mode."""
+    _told.append(tell)
 
 
 def off() -> None:

@@ -129,6 +129,8 @@ def _reclaim_now(where: card.Card, target: Optional[int], min_gain: int, deadlin
     free_before = attempt.free
     stop = attempt.go()
     ran = attempt.state.runs > 0
+    if not host:
+        accounts.publish(where)
     return Receipt(
         abi.STOPS[stop], target, attempt.state.gained_bytes, record.gauge() - free_before,
         attempt.state.runs, time.monotonic() - began, _uses(record, count),

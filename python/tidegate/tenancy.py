@@ -8,12 +8,14 @@ goes on alone, and says so once."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-from ctypes import POINTER, byref, c_uint8, c_void_p, cast
+from ctypes import POINTER, byref, c_uint8, c_uint32, c_uint64, c_void_p, cast
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from . import abi, devices, errors, identity, library, seams
+from . import abi, card, devices, errors, identity, library, modes, seams
 from .locks import ForkSafeLock
 
 _lock = ForkSafeLock()
@@ -23,10 +25,12 @@ _lock = ForkSafeLock()
 
 @dataclass(frozen=True)
 class TagStatus:
-    """Bytes of one tag of a tenant. asleep_bytes would be occupied if it woke."""
+    """Bytes of one tag of a tenant. returnable_bytes: of what it occupies, what it could give back
+    now; asleep_bytes would be occupied if it woke."""
 
     name: str
     occupied_bytes: int
+    returnable_bytes: int
     reserved_bytes: int
     asleep_bytes: int
     host_bytes: int
@@ -34,14 +38,20 @@ class TagStatus:
 
 @dataclass(frozen=True)
 class TenantStatus:
-    """One process on one device. rank None: none; waits_for: tag and bytes, or None."""
+    """One process on one device. rank None: none; waits_for: tag and bytes, or None; mode "none":
+    it has not said; asked_bytes: peers have asked it for so many, and it has not looked yet."""
 
     name: str
     role: str
     rank: Optional[int]
     pid: int
+    id: int
     device: bytes  # the uuid
+    mode: str
+    seams: str
+    is_starting: bool
     is_dead: bool
+    asked_bytes: int
     waits_for: Optional[Tuple[str, int]]
     seconds_old: float
     tags: Tuple[TagStatus, ...]
@@ -81,8 +91,8 @@ class Status:
 
 
 def _tag(view: Any) -> TagStatus:
-    return TagStatus(library.text(view.name), view.occupied_bytes, view.reserved_bytes,
-                     view.asleep_bytes, view.host_bytes)
+    return TagStatus(library.text(view.name), view.occupied_bytes, view.returnable_bytes,
+                     view.reserved_bytes, view.asleep_bytes, view.host_bytes)
 
 
 def _seconds_since(view: Any, then_ns: int) -> float:
@@ -93,9 +103,11 @@ def _tenant(view: Any, tenant: Any) -> TenantStatus:
     waits = (library.text(tenant.wait_tag), tenant.wait_bytes) if tenant.is_waiting else None
     return TenantStatus(
         library.text(tenant.name), library.text(tenant.role),
-        None if tenant.rank < 0 else tenant.rank, tenant.pid,
+        None if tenant.rank < 0 else tenant.rank, tenant.pid, tenant.id,
         bytes(view.devices[min(tenant.device, abi.LEDGER_DEVICES - 1)].uuid),
-        bool(tenant.is_dead), waits, _seconds_since(view, tenant.updated_ns),
+        abi.MODES[tenant.mode] if tenant.mode < len(abi.MODES) else abi.MODES[0],
+        library.text(tenant.seams), bool(tenant.is_starting), bool(tenant.is_dead),
+        tenant.asked_bytes, waits, _seconds_since(view, tenant.updated_ns),
         tuple(map(_tag, tenant.tags[:min(tenant.tag_count, abi.TENANT_TAGS)])))
 
 
@@ -111,7 +123,7 @@ def read() -> Optional[abi.tg_node_view]:
     try:
         library.call("tg_ledger_open_reader", None, byref(ledger))
     except errors.TidegateError as problem:
-        if problem.status == -2:  # ENOENT: nobody has made one
+        if problem.status == -errno.ENOENT:  # nobody has made one
             return None
         raise
     try:
@@ -136,24 +148,74 @@ def status() -> Status:
 # ---- this process -------------------------------------------------------------------------------
 
 class Tenant:
-    """This process on one device. Lives as long as the process."""
+    """This process on one device, for the life of the process. Nothing here raises but `ask` and
+    `measure`: what a process says of itself is a store in its own slot."""
 
     def __init__(self, device: devices.Device) -> None:
-        self.device = device
         ledger, handle = c_void_p(), c_void_p()
         library.call("tg_ledger_open", None, byref(ledger))
-        self._uuid = (c_uint8 * 16)(*device.uuid)  # the call reads it, nobody keeps it
+        uuid = (c_uint8 * 16)(*device.uuid)
         rank = identity.rank()
         params = abi.tg_tenant_params(
             name=identity.name().encode(), role=identity.role().encode() or None,
-            rank=-1 if rank is None else rank, uuid=cast(self._uuid, POINTER(c_uint8)),
+            rank=-1 if rank is None else rank, uuid=cast(uuid, POINTER(c_uint8)),
             device_name=device.name.encode(), gauge=device.gauge())
         try:
             library.call("tg_ledger_join", ledger, byref(params), byref(handle))
         except errors.TidegateError:
             library.call("tg_ledger_close", ledger)
             raise
-        self.ledger, self.handle = ledger, handle
+        self.device, self.ledger, self.handle = device, ledger, handle
+        self.id: int = library.call("tg_tenant_id", handle)
+        self._seams = ""
+        self._starts = 0
+        self.note_mode()
+
+    def declare(self, tag: str, occupied_bytes: int, returnable_bytes: int = 0) -> None:
+        """Memory that another allocator of this process holds, in absolute figures."""
+        library.call("tg_tenant_declare", self.handle, tag.encode(), occupied_bytes,
+                     returnable_bytes)
+
+    def measure(self) -> None:
+        """Has the driver asked, so that readers see its figure of after a declare. Raises
+        LedgerFailed."""
+        library.call("tg_tenant_measure", self.handle)
+
+    def note(self, seams_text: str) -> None:
+        """What adapters have hooked, for people: "verl 0.9.1: 4 of 4"; and the mode, as it is."""
+        self._seams = seams_text
+        self.note_mode()
+
+    def begin_start(self, by: int = 1) -> None:
+        """Marks a start-up, or with by=-1 its end; they nest."""
+        with _lock:
+            self._starts += by
+            self.note_mode()
+
+    def note_mode(self) -> None:
+        """The mode as it is now, with all else that was noted."""
+        said = self._seams.encode("ascii", "replace")[:abi.TENANT_SEAMS_BYTES - 1]
+        note = abi.tg_tenant_note(abi.MODES.index(modes.mode()), self._starts > 0, said)
+        library.call("tg_tenant_note", self.handle, byref(note))
+
+    def ask(self, size_bytes: int) -> int:
+        """Asks the others on the device for memory that they could return; how many were asked."""
+        count = c_uint32()
+        library.call("tg_tenant_ask", self.handle, size_bytes, byref(count))
+        return count.value
+
+    def asked(self) -> int:
+        """Bytes that peers have asked for since the last call."""
+        return int(library.call("tg_tenant_asked", self.handle))
+
+    def target(self, tags: Optional[str] = None) -> Tuple[int, int]:
+        """(asleep, short): what others have asleep there under these tags (names with commas; None:
+        all), and by how much the driver's free memory is short of it. Raises LedgerFailed."""
+        view, asleep, short = abi.tg_node_view(), c_uint64(), c_uint64()
+        library.call("tg_ledger_read", self.ledger, byref(view))
+        library.call("tg_reclaim_target", byref(view), self.device.uuid,
+                     None if tags is None else tags.encode(), self.id, byref(asleep), byref(short))
+        return asleep.value, short.value
 
 
 _tenants: Dict[bytes, Optional[Tenant]] = {}
@@ -201,8 +263,38 @@ def others(uuid: Optional[bytes]) -> List[Tuple[str, int]]:
 
 def is_self(tenant: TenantStatus) -> bool:
     """Whether a row of the ledger is this process."""
-    return (tenant.pid == os.getpid() and tenant.name == identity.name()
-            and tenant.rank == identity.rank() and is_joined(tenant.device))
+    mine = _tenants.get(tenant.device)
+    return mine is not None and mine.id == tenant.id
 
 
+@contextlib.contextmanager
+def starting(device: Optional[str] = None) -> Iterator[None]:
+    """Around a start-up that sizes itself by the device's free memory, such as an engine's: peers
+    neither wake nor sleep meanwhile. device: "cuda:0", …; None: the current card. Without a usable
+    ledger it does nothing. Raises NoDevice, TorchMissing, BadValue, LibraryMissing."""
+    library.functions()
+    if device is None:
+        where = card.require()
+        if where is None:
+            raise errors.NoDevice(0, "torch has not started CUDA in this process: name the device "
+                                  "that starts up, as in starting(\"cuda:0\")")
+        device = f"cuda:{where.index}"
+    mine = tenant(devices.device(device))
+    if mine is None:
+        yield
+        return
+    mine.begin_start()
+    try:
+        yield
+    finally:
+        mine.begin_start(-1)
+
+
+def _note_mode() -> None:
+    for mine in list(_tenants.values()):
+        if mine is not None:
+            mine.note_mode()
+
+
+modes.when_changed(_note_mode)
 os.register_at_fork(after_in_child=_tenants.clear)
