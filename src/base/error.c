@@ -10,16 +10,31 @@
 static _Thread_local struct tg_error last;
 static _Thread_local char system_text[80];
 
-int tg__fail(int status, const char *format, ...) {
+static int fail(int status, int native, const char *format, va_list args) {
     int saved = errno;
-    va_list args;
 
     last.status = status;
-    last.native = status > TG_EFORMAT ? -status : 0;
-    va_start(args, format);
+    last.native = native;
     vsnprintf(last.text, sizeof last.text, format, args);
-    va_end(args);
     errno = saved;
+    return status;
+}
+
+int tg__fail(int status, const char *format, ...) {
+    va_list args;
+
+    va_start(args, format);
+    fail(status, status > TG_EFORMAT ? -status : 0, format, args);
+    va_end(args);
+    return status;
+}
+
+int tg__fail_native(int status, int native, const char *format, ...) {
+    va_list args;
+
+    va_start(args, format);
+    fail(status, native, format, args);
+    va_end(args);
     return status;
 }
 

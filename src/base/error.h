@@ -10,6 +10,10 @@
  * printf's; too long, it is cut. */
 int tg__fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The same, with the code of the driver that refused. */
+int tg__fail_native(int status, int native, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* The same for a failed allocation: -ENOMEM. */
 int tg__fail_memory(void);
 

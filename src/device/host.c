@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/shmfile.h"
 #include "device/options.h"
+#include "device/pins.h"
 
 enum { MOST_MS = 60000 };
 
@@ -198,29 +199,14 @@ static int host_wait(struct tg_device *device, const struct tg_fence *fence, uin
 
 /* Host memory is fit for copies as it is: only the book is kept, so that wrong use shows. */
 static int host_pin(struct tg_device *device, void *memory, uint64_t size_bytes, int on) {
-    struct tg__span span = {.addr = (uint64_t)(uintptr_t)memory, .size_bytes = size_bytes};
-    struct tg__span *found;
     struct tg__host *host;
-    int saved = errno, rc;
+    int saved = errno, rc = enter(device, &host);
 
-    if (memory == NULL || size_bytes == 0 || size_bytes > UINT64_MAX - span.addr)
-        return tg__fail(-EINVAL, "%p and %" PRIu64 " bytes are no range of memory", memory,
-                        size_bytes);
-    rc = enter(device, &host);
     if (rc != 0)
         return rc;
-    found = tg__spans_exact(&host->pins, span.addr, size_bytes);
-    if (on && tg__spans_overlap(&host->pins, span.addr, size_bytes))
-        rc = tg__fail(-EINVAL, "memory at %p is pinned already", memory);
-    else if (on)
-        rc = tg__spans_room(&host->pins);
-    else if (found == NULL)
-        rc = tg__fail(-EINVAL, "%p and %" PRIu64 " bytes were not pinned as one range", memory,
-                      size_bytes);
-    if (rc == 0 && on)
-        tg__spans_insert(&host->pins, &span);
-    else if (rc == 0)
-        tg__spans_remove(&host->pins, found);
+    rc = tg__pins_check(&host->pins, memory, size_bytes, on);
+    if (rc == 0)
+        tg__pins_note(&host->pins, memory, size_bytes, on);
     errno = saved;
     return leave(host, rc);
 }
@@ -346,9 +332,9 @@ int tg__host_open(const struct tg__host_params *params, struct tg_device **devic
         goto leave;
     name_chunks(host);
     pthread_mutex_init(&host->mutex, NULL);
-    tg__spans_init(&host->ranges);
+    tg__grid_init(&host->grid, TG__HOST_GRANULE_BYTES);
     tg__spans_init(&host->pins);
-    tg__hostchunk_init(host);
+    tg__handles_init(&host->handles);
     host->device.ops = &host_ops;
     host->device.close = host_close;
     *device = &host->device;

@@ -14,9 +14,10 @@
 #include <pthread.h>
 
 #include "base/forkguard.h"
-#include "base/vec.h"
 #include "device/capacity.h"
 #include "device/device.h"
+#include "device/grid.h"
+#include "device/handles.h"
 #include "device/spans.h"
 #include "device/straggler.h"
 #include "device/work.h"
@@ -45,14 +46,12 @@ struct tg__host {
     char name[32];
     char chunk_name[48]; /* of the memfds: tells the device's from others' */
     pthread_mutex_t mutex; /* guards all below */
-    struct tg__spans ranges; /* reserved; what: see hostrange.c */
+    struct tg__grid grid;
     struct tg__spans pins;
-    struct tg__vec handles; /* of struct handle */
-    uint32_t free_handle;   /* see hostchunk.c */
+    struct tg__handles handles; /* of struct tg__hostchunk */
     struct tg__hostchunk *chunks;
 };
 
-void tg__hostchunk_init(struct tg__host *host);
 int tg__hostchunk_create(struct tg__host *host, uint64_t size_bytes, uint32_t flags,
                          uint64_t *handle);
 int tg__hostchunk_release(struct tg__host *host, uint64_t handle);

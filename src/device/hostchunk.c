@@ -2,10 +2,7 @@
 /* Memory of the host device and the handles to it.
  *
  * Order: memory is accounted before it exists and until it is gone, so that there is never more of
- * it than the capacity. A memfd without a size is no memory yet.
- *
- * A handle is a place in a table and how often the place has been used, so that a handle that was
- * released is never taken for a later one. */
+ * it than the capacity. A memfd without a size is no memory yet. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -20,72 +17,23 @@
 #include "device/host.h"
 
 enum { DESCRIPTOR = 0 };
-#define NO_HANDLE UINT32_MAX
 
 /* No importer can make a chunk's pages vanish under the others. */
 #define CHUNK_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-
-struct handle {
-    struct tg__hostchunk *chunk; /* NULL: the place is free, */
-    uint32_t next_free;      /* and this the next such */
-    uint32_t uses;           /* from 1 */
-    bool is_created;         /* by this process, as exportable */
-};
 
 static int fail_system(const char *what) {
     return tg__fail(-errno, "cannot %s: %s", what, tg_error_text(-errno));
 }
 
-/* ---- handles --------------------------------------------------------------------------------- */
+struct tg__hostchunk *tg__hostchunk_find(struct tg__host *host, uint64_t handle) {
+    const struct tg__handle *found = tg__handles_find(&host->handles, handle);
 
-void tg__hostchunk_init(struct tg__host *host) {
-    tg__vec_init(&host->handles, sizeof(struct handle), NULL);
-    host->free_handle = NO_HANDLE;
-}
-
-static struct handle *handle_at(const struct tg__host *host, uint32_t place) {
-    return (struct handle *)host->handles.items + place;
-}
-
-/* Room for one more, so that the next add_handle cannot fail. */
-static int handle_room(struct tg__host *host) {
-    return host->free_handle != NO_HANDLE ? 0 : tg__vec_room(&host->handles, 1);
+    return found == NULL ? NULL : found->what;
 }
 
 static uint64_t add_handle(struct tg__host *host, struct tg__hostchunk *chunk, bool is_created) {
-    uint32_t place = host->free_handle;
-    struct handle *handle;
-
-    if (place == NO_HANDLE) {
-        place = (uint32_t)host->handles.count++;
-        *handle_at(host, place) = (struct handle){.next_free = NO_HANDLE};
-    }
-    handle = handle_at(host, place);
-    host->free_handle = handle->next_free;
-    handle->chunk = chunk;
-    handle->is_created = is_created;
-    handle->uses++;
     chunk->handles++;
-    return (uint64_t)handle->uses << 32 | place;
-}
-
-static struct handle *find_handle(struct tg__host *host, uint64_t number) {
-    uint32_t place = (uint32_t)number;
-
-    if (place < host->handles.count) {
-        struct handle *handle = handle_at(host, place);
-
-        if (handle->chunk != NULL && handle->uses == number >> 32)
-            return handle;
-    }
-    tg__fail(-EINVAL, "%#" PRIx64 " is no chunk of this device", number);
-    return NULL;
-}
-
-struct tg__hostchunk *tg__hostchunk_find(struct tg__host *host, uint64_t handle) {
-    struct handle *found = find_handle(host, handle);
-
-    return found == NULL ? NULL : found->chunk;
+    return tg__handles_add(&host->handles, chunk, is_created);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -228,7 +176,7 @@ int tg__hostchunk_create(struct tg__host *host, uint64_t size_bytes, uint32_t fl
                          uint64_t *handle) {
     bool travels = (flags & TG_CHUNK_EXPORTABLE) != 0;
     struct tg__hostchunk *chunk;
-    int rc = handle_room(host);
+    int rc = tg__handles_room(&host->handles);
 
     if (rc != 0)
         return rc;
@@ -253,17 +201,15 @@ int tg__hostchunk_create(struct tg__host *host, uint64_t size_bytes, uint32_t fl
 }
 
 int tg__hostchunk_release(struct tg__host *host, uint64_t number) {
-    struct handle *handle = find_handle(host, number);
+    struct tg__handle *handle = tg__handles_find(&host->handles, number);
     struct tg__hostchunk *chunk;
 
     if (handle == NULL)
         return -EINVAL;
-    chunk = handle->chunk;
+    chunk = handle->what;
     if (handle->is_created)
         tg__forkguard_close(&chunk->guard, DESCRIPTOR);
-    handle->chunk = NULL;
-    handle->next_free = host->free_handle;
-    host->free_handle = (uint32_t)number;
+    tg__handles_remove(&host->handles, number);
     if (--chunk->handles == 0)
         leave_home(chunk);
     if (chunk->handles == 0 && chunk->mappings == 0)
@@ -277,7 +223,8 @@ void tg__hostchunk_unmapped(struct tg__host *host, struct tg__hostchunk *chunk) 
 }
 
 int tg__hostchunk_export(struct tg__host *host, uint64_t number, int *fd) {
-    const struct handle *handle = find_handle(host, number);
+    const struct tg__handle *handle = tg__handles_find(&host->handles, number);
+    const struct tg__hostchunk *chunk;
     int copy;
 
     if (handle == NULL)
@@ -285,7 +232,8 @@ int tg__hostchunk_export(struct tg__host *host, uint64_t number, int *fd) {
     if (!handle->is_created)
         return tg__fail(-EINVAL, "only a chunk that this process created as exportable can be "
                         "exported");
-    copy = fcntl(handle->chunk->guard.fds[DESCRIPTOR], F_DUPFD_CLOEXEC, 3);
+    chunk = handle->what;
+    copy = fcntl(chunk->guard.fds[DESCRIPTOR], F_DUPFD_CLOEXEC, 3);
     if (copy < 0)
         return fail_system("export a chunk");
     *fd = copy;
@@ -356,7 +304,7 @@ int tg__hostchunk_import(struct tg__host *host, int fd, uint64_t size_bytes, uin
     int rc = judge_import(host, fd, size_bytes, &inode);
 
     if (rc == 0)
-        rc = handle_room(host);
+        rc = tg__handles_room(&host->handles);
     if (rc != 0)
         return rc;
     chunk = find_inode(host, inode);
@@ -383,5 +331,5 @@ void tg__hostchunk_free_all(struct tg__host *host, bool is_forked) {
         unlink_chunk(host, chunk);
         free_chunk(chunk);
     }
-    tg__vec_free(&host->handles);
+    tg__handles_free(&host->handles);
 }

@@ -1,27 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses of the host device: what is reserved, and which chunk lies where in it.
- *
- * A reserved range has a table with a word for each granule: the chunk whose mapping begins there,
- * a mark for where it goes on, or nothing. */
+/* Addresses of the host device: reserved as PROT_NONE, mapped by doubling a chunk's home. */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "base/error.h"
 #include "device/host.h"
-
-struct range {
-    uint64_t mapped;             /* granules that are not vacant */
-    struct tg__hostchunk *granules[];
-};
-
-/* A mapping goes on. */
-static struct tg__hostchunk continued;
-
-static uint64_t granules(uint64_t size_bytes) {
-    return size_bytes / TG__HOST_GRANULE_BYTES;
-}
 
 static void *pointer(uint64_t addr) {
     return (void *)(uintptr_t)addr;
@@ -69,56 +53,31 @@ static int reserve_aligned(uint64_t size_bytes, uint64_t *addr) {
 }
 
 int tg__hostrange_reserve(struct tg__host *host, uint64_t size_bytes, uint64_t *addr) {
-    struct tg__span span = {.size_bytes = size_bytes};
-    struct range *range;
-    int rc = tg__spans_room(&host->ranges);
+    struct tg__gridrange *range;
+    uint64_t reserved = 0;
+    int rc = tg__grid_prepare(&host->grid, size_bytes, &range);
 
     if (rc != 0)
         return rc;
-    range = calloc(1, sizeof *range + granules(size_bytes) * sizeof *range->granules);
-    if (range == NULL)
-        return tg__fail_memory();
-    rc = reserve_aligned(size_bytes, &span.addr);
+    rc = reserve_aligned(size_bytes, &reserved);
     if (rc != 0) {
-        free(range);
+        tg__grid_drop(range);
         return rc;
     }
-    span.what = range;
-    tg__spans_insert(&host->ranges, &span);
-    *addr = span.addr;
+    tg__grid_insert(&host->grid, reserved, size_bytes, range);
+    *addr = reserved;
     return 0;
 }
 
 int tg__hostrange_unreserve(struct tg__host *host, uint64_t addr, uint64_t size_bytes) {
-    struct tg__span *span = tg__spans_exact(&host->ranges, addr, size_bytes);
-    struct range *range;
+    int rc = tg__grid_check_empty(&host->grid, addr, size_bytes);
 
-    if (span == NULL)
-        return tg__fail(-EINVAL, "%#" PRIx64 " and %" PRIu64 " bytes are not a reserved range",
-                        addr, size_bytes);
-    range = span->what;
-    if (range->mapped != 0)
-        return tg__fail(-EINVAL, "%" PRIu64 " MiB are still mapped in the reserved range",
-                        range->mapped * 2);
+    if (rc != 0)
+        return rc;
     if (munmap(pointer(addr), size_bytes) != 0)
         return tg__fail(-errno, "cannot give addresses back: %s", tg_error_text(-errno));
-    tg__spans_remove(&host->ranges, span);
-    free(range);
+    tg__grid_remove(&host->grid, addr, size_bytes);
     return 0;
-}
-
-/* The words of a piece of a reserved range, or NULL and a sentence. */
-static struct tg__hostchunk **find_words(const struct tg__host *host, uint64_t addr,
-                                     uint64_t size_bytes, struct range **range) {
-    struct tg__span *span = tg__spans_find(&host->ranges, addr, size_bytes);
-
-    if (span == NULL) {
-        tg__fail(-EINVAL, "%#" PRIx64 " and %" PRIu64 " bytes are not inside a reserved range",
-                 addr, size_bytes);
-        return NULL;
-    }
-    *range = span->what;
-    return (*range)->granules + granules(addr - span->addr);
 }
 
 /* Doubles the home mapping to addr, over the reservation that is there. */
@@ -141,62 +100,30 @@ static int double_home(const struct tg__hostchunk *chunk, uint64_t addr) {
 }
 
 int tg__hostrange_map(struct tg__host *host, uint64_t addr, struct tg__hostchunk *chunk) {
-    uint64_t count = granules(chunk->size_bytes);
-    struct range *range;
-    struct tg__hostchunk **words = find_words(host, addr, chunk->size_bytes, &range);
-    int rc;
+    struct tg__gridpiece piece;
+    int rc = tg__grid_find_vacant(&host->grid, addr, chunk->size_bytes, &piece);
 
-    if (words == NULL)
-        return -EINVAL;
-    for (uint64_t i = 0; i < count; i++) {
-        if (words[i] != NULL)
-            return tg__fail(-EINVAL, "something is mapped at %#" PRIx64 " already",
-                            addr + i * TG__HOST_GRANULE_BYTES);
-    }
-    rc = double_home(chunk, addr);
+    if (rc == 0)
+        rc = double_home(chunk, addr);
     if (rc != 0)
         return rc;
-    words[0] = chunk;
-    for (uint64_t i = 1; i < count; i++)
-        words[i] = &continued;
-    range->mapped += count;
+    tg__grid_fill(&piece, chunk);
     chunk->mappings++;
     return 0;
 }
 
-/* Whether whole mappings fill these words: one begins at the first, none goes on behind the last,
- * and none is missing. */
-static bool are_whole(struct tg__hostchunk *const *words, uint64_t count, bool has_next) {
-    if (words[0] == &continued || (has_next && words[count] == &continued))
-        return false;
-    for (uint64_t i = 0; i < count; i++) {
-        if (words[i] == NULL)
-            return false;
-    }
-    return true;
-}
-
 int tg__hostrange_unmap(struct tg__host *host, uint64_t addr, uint64_t size_bytes) {
-    uint64_t count = granules(size_bytes);
-    struct range *range;
-    struct tg__hostchunk **words = find_words(host, addr, size_bytes, &range);
-    /* The range may go on: it holds one granule more. */
-    bool has_next = words != NULL && tg__spans_find(&host->ranges, addr,
-                                                    size_bytes + TG__HOST_GRANULE_BYTES) != NULL;
+    struct tg__gridpiece piece;
+    int rc = tg__grid_find_whole(&host->grid, addr, size_bytes, &piece);
 
-    if (words == NULL)
-        return -EINVAL;
-    if (!are_whole(words, count, has_next))
-        return tg__fail(-EINVAL, "whole neighbouring mappings do not fill %#" PRIx64 " and %" PRIu64
-                        " bytes", addr, size_bytes);
+    if (rc != 0)
+        return rc;
     if (reserve_at(pointer(addr), size_bytes, MAP_FIXED) == MAP_FAILED)
         return tg__fail(-errno, "cannot unmap: %s", tg_error_text(-errno));
-    range->mapped -= count;
-    for (uint64_t i = 0; i < count; i++) {
-        struct tg__hostchunk *chunk = words[i];
+    for (uint64_t i = 0; i < piece.count; i++) {
+        struct tg__hostchunk *chunk = tg__grid_clear(&piece, i);
 
-        words[i] = NULL;
-        if (chunk != &continued)
+        if (chunk != NULL)
             tg__hostchunk_unmapped(host, chunk);
     }
     return 0;
@@ -204,12 +131,9 @@ int tg__hostrange_unmap(struct tg__host *host, uint64_t addr, uint64_t size_byte
 
 /* In a forked child the addresses are left as they are: in their place may be something newer. */
 void tg__hostrange_free_all(struct tg__host *host, bool is_forked) {
-    const struct tg__span *spans = host->ranges.vec.items;
+    const struct tg__span *spans = host->grid.ranges.vec.items;
 
-    for (size_t i = 0; i < host->ranges.vec.count; i++) {
-        if (!is_forked)
-            munmap(pointer(spans[i].addr), spans[i].size_bytes);
-        free(spans[i].what);
-    }
-    tg__spans_free(&host->ranges);
+    for (size_t i = 0; i < host->grid.ranges.vec.count && !is_forked; i++)
+        munmap(pointer(spans[i].addr), spans[i].size_bytes);
+    tg__grid_free(&host->grid);
 }
