@@ -113,6 +113,9 @@ struct tg_device_ops {
 };
 
 /* Opens a device:
+ *   cuda:N
+ *       GPU N of those that the driver shows to this process. Its primary context is made at the
+ *       first call that needs one: not by opening, info, memory and process.
  *   host:capacity=SIZE[,name=NAME][,lag=MS][,hang=1][,straggler=MS]
  *       memory of this machine that stands for a card; shared by all processes of the user that
  *       name it alike (default name: "host"); its capacity is the first opener's, and opening it
@@ -123,7 +126,8 @@ struct tg_device_ops {
  *       the N-th call (of the named entry, or of any), every call, or all from the N-th on fail.
  *   auto
  *       the first GPU that no foreign program computes on and that is 80 % free, else
- *       host:capacity= a quarter of the machine's available memory, at most 1 GiB.
+ *       host:capacity= a quarter of the machine's available memory, at most 1 GiB; a line on stderr
+ *       says why, once.
  * Errors: -EINVAL with a sentence that says what is wrong in the URI and what would be right,
  * -ENODEV, -ENOMEM, the ledger directory's (see tidegate/ledger.h). Closed with tg_device_close. */
 TG_API TG_MUST_USE int tg_device_open(const char *uri, struct tg_device **device);

@@ -261,6 +261,25 @@ int tg__capacity_process(struct tg__capacity *capacity, uint64_t *own_bytes) {
     return rc;
 }
 
+int tg__capacity_shares(struct tg__capacity *capacity, struct tg__capacity_share *shares,
+                        size_t room, size_t *count) {
+    int rc = tg__capacity_check(capacity);
+    struct living living;
+
+    if (rc != 0)
+        return rc;
+    *count = 0;
+    find_living(capacity, &living);
+    for (size_t i = 0; i < living.count && *count < room; i++) {
+        uint64_t held_bytes = slot_bytes(capacity, living.slots[i]);
+
+        if (held_bytes > 0 && living.slots[i] != capacity->slot)
+            shares[(*count)++] =
+                (struct tg__capacity_share){load(&living.slots[i]->pid), held_bytes};
+    }
+    return 0;
+}
+
 /* ---- taking and giving ----------------------------------------------------------------------- */
 
 static int check_room(const struct tg__capacity *capacity, const struct living *living,

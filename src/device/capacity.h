@@ -10,6 +10,7 @@
 #define TG_DEVICE_CAPACITY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct tg__capacity;
@@ -33,6 +34,14 @@ int tg__capacity_memory(struct tg__capacity *capacity, uint64_t *free_bytes, uin
 /* What this process holds of it; memory that others hold too counts in full. Without a lock.
  * Errors: as check. */
 int tg__capacity_process(struct tg__capacity *capacity, uint64_t *own_bytes);
+
+/* What each process that holds something does, but for this user of the file; without a lock.
+ * Errors: as check. */
+struct tg__capacity_share {
+    uint64_t pid, held_bytes;
+};
+int tg__capacity_shares(struct tg__capacity *capacity, struct tg__capacity_share *shares,
+                        size_t room, size_t *count);
 
 /* Accounts memory that is about to exist. Errors: TG_EDEVICEMEMORY, TG_EHELD, as check. */
 int tg__capacity_take(struct tg__capacity *capacity, uint64_t size_bytes);

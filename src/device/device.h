@@ -27,6 +27,13 @@ struct tg__host_params {
 int tg__host_open(const struct tg__host_params *params, struct tg_device **device);
 /* `options` is what follows "host:" in the URI. */
 int tg__host_open_uri(const char *options, struct tg_device **device);
+/* ordinal: among the GPUs that the driver shows to this process. */
+int tg__cuda_open(int ordinal, struct tg_device **device);
+/* For a cuda device that nobody else uses yet: how many other processes compute on it. Errors:
+ * -ENOTSUP, -ENOMEM. */
+int tg__cuda_others(struct tg_device *device, uint32_t *count);
+/* A GPU that nobody uses, else a host device: then one line on stderr says why. */
+int tg__auto_open(struct tg_device **device);
 /* Takes the inner device over, in success only; closing closes it too. */
 int tg__fault_wrap(struct tg_device *inner, struct tg_device **device);
 int tg__spy_wrap(struct tg_device *inner, struct tg_device **device);

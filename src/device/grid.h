@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The book of a device's addresses: which ranges are reserved, and which mapping lies where in them.
- * A reserved range has a word for each granule: the owner's for the mapping that begins there, a
- * mark where it goes on, or NULL. So the checks of a map or unmap cost the granules that they are
- * about, not the number of mappings. */
+/* The book of a device's addresses: which ranges are reserved, and which mapping lies where in
+ * them. A reserved range has a word for each granule: the owner's for the mapping that begins
+ * there, a mark where it goes on, or NULL. So the checks of a map or unmap cost the granules that
+ * they are about, not the number of mappings. */
 #ifndef TG_DEVICE_GRID_H
 #define TG_DEVICE_GRID_H
 

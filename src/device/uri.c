@@ -1,61 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens devices by URI, and chooses one for `auto`. */
+/* Opens devices by URI. */
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/sysfile.h"
 #include "device/device.h"
 #include "device/fault.h"
-#include "device/host.h"
 
-#define AUTO_MOST_BYTES (UINT64_C(1) << 30)
-
-/* What the kernel says could be had without swapping. Errors: -ENODEV. */
-static int available_memory(uint64_t *bytes) {
-    char text[TG__SYSFILE_BYTES];
-    uint64_t kib;
-
-    if (!tg__sysfile_read("/proc/meminfo", text) ||
-        !tg__sysfile_number(text, "MemAvailable:", &kib))
-        return tg__fail(-ENODEV, "auto: /proc/meminfo does not say how much memory is available: "
-                        "name a capacity, as in host:capacity=1GiB");
-    *bytes = kib << 10;
-    return 0;
-}
-
-/* Programs that say `auto` share one device: the first one's capacity is everybody's. */
-static int open_auto(struct tg_device **device) {
-    struct tg__host_params params = {.name = "host", .takes_any = true};
-    struct tg_device *opened;
-    uint64_t available, unused, total;
-    int rc = available_memory(&available);
-
-    if (rc != 0)
-        return rc;
-    params.capacity_bytes = available / 4 / TG__HOST_GRANULE_BYTES * TG__HOST_GRANULE_BYTES;
-    if (params.capacity_bytes > AUTO_MOST_BYTES)
-        params.capacity_bytes = AUTO_MOST_BYTES;
-    if (params.capacity_bytes == 0)
-        return tg__fail(-ENODEV, "auto: this machine has less than 8 MiB of memory available");
-    rc = tg__host_open(&params, &opened);
-    if (rc != 0)
-        return rc;
-    rc = opened->ops->memory(opened, &unused, &total);
-    if (rc != 0) {
-        opened->close(opened);
-        return rc;
-    }
-    snprintf(opened->uri, sizeof opened->uri, "host:capacity=%" PRIu64 "MiB", total >> 20);
-    *device = opened;
-    return 0;
-}
+enum { MOST_ORDINAL = 63 }; /* what the set of devices in a map can name */
 
 static bool begins(const char *text, const char *start) {
     return strncmp(text, start, strlen(start)) == 0;
+}
+
+static int open_cuda(const char *ordinal, struct tg_device **device) {
+    char *end;
+    unsigned long number = strtoul(ordinal, &end, 10);
+
+    if (ordinal[0] < '0' || ordinal[0] > '9' || *end != '\0' || number > MOST_ORDINAL)
+        return tg__fail(-EINVAL, "cuda:%.40s: a GPU is named by its number, as in cuda:0", ordinal);
+    return tg__cuda_open((int)number, device);
 }
 
 /* Without a fault around it. */
@@ -63,13 +29,12 @@ static int open_plain(const char *uri, struct tg_device **device) {
     int rc;
 
     if (strcmp(uri, "auto") == 0)
-        return open_auto(device);
+        return tg__auto_open(device);
     if (begins(uri, "cuda:"))
-        return tg__fail(-ENODEV, "this build has no GPU device yet: host:capacity=1GiB stands for "
-                        "one");
+        return open_cuda(uri + strlen("cuda:"), device);
     if (!begins(uri, "host:"))
-        return tg__fail(-EINVAL, "device \"%.60s\": a device is host:capacity=SIZE, auto, or "
-                        "fault:nth=N/ before one of them", uri);
+        return tg__fail(-EINVAL, "device \"%.60s\": a device is cuda:N, host:capacity=SIZE, auto, "
+                        "or fault:nth=N/ before one of them", uri);
     rc = tg__host_open_uri(uri + strlen("host:"), device);
     if (rc == 0)
         snprintf((*device)->uri, sizeof (*device)->uri, "%s", uri);

@@ -217,7 +217,7 @@ END_TEST
 
 int main(void) {
     TCase *own = tcase_create("fault");
-    const struct device_suite fault = {"device_fault", open_fault, set_up, tear_down, own};
+    const struct device_suite fault = {"device_fault", open_fault, set_up, tear_down, own, 0};
 
     tcase_set_timeout(own, 60);
     tcase_add_test(own, every_entry_fails_in_every_way);

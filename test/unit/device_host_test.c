@@ -18,7 +18,7 @@ static int open_host(struct tg_device **device) {
 }
 
 int main(void) {
-    const struct device_suite host = {"device_host", open_host, set_up, tear_down, NULL};
+    const struct device_suite host = {"device_host", open_host, set_up, tear_down, NULL, 0};
 
     return device_suite_run(&host);
 }

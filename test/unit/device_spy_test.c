@@ -111,7 +111,7 @@ END_TEST
 
 int main(void) {
     TCase *own = tcase_create("spy");
-    const struct device_suite spy = {"device_spy", open_spy, set_up, tear_down, own};
+    const struct device_suite spy = {"device_spy", open_spy, set_up, tear_down, own, 0};
 
     tcase_set_timeout(own, 60);
     tcase_add_test(own, calls_are_recorded_in_order);

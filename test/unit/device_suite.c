@@ -40,22 +40,24 @@ START_TEST(memory_is_taken_by_create_and_free_after_release) {
 
     ck_assert_ok(ops->create(device, GRANULE, 0, &first));
     ck_assert_uint_ne(first, 0);
-    ck_assert_uint_eq(device_free_bytes(device), before - GRANULE);
+    device_check_free(device, before - GRANULE);
     ck_assert_ok(ops->create(device, 3 * GRANULE, 0, &second));
     ck_assert_uint_ne(first, second);
-    ck_assert_uint_eq(device_free_bytes(device), before - 4 * GRANULE);
+    device_check_free(device, before - 4 * GRANULE);
     ck_assert_ok(ops->release(device, first));
-    ck_assert_uint_eq(device_free_bytes(device), before - 3 * GRANULE);
+    device_check_free(device, before - 3 * GRANULE);
     ck_assert_ok(ops->release(device, second));
-    ck_assert_uint_eq(device_free_bytes(device), before);
+    device_check_free(device, before);
 }
 END_TEST
 
 /* Held by handle or by mapping alone: the driver charges it. */
 START_TEST(the_process_is_charged_what_it_holds) {
-    uint64_t before, own, chunk, addr;
-    int rc = ops->process(device, &before);
+    uint64_t before, own, chunk, addr, first;
+    int rc;
 
+    ck_assert_ok(ops->create(device, GRANULE, 0, &first));
+    rc = ops->process(device, &before);
     if (rc == -ENOTSUP) /* a driver that sees other process ids than we do */
         return;
     ck_assert_ok(rc);
@@ -69,6 +71,7 @@ START_TEST(the_process_is_charged_what_it_holds) {
     ck_assert_ok(ops->process(device, &own));
     ck_assert_uint_eq(own, before);
     ck_assert_ok(ops->unreserve(device, addr, 2 * GRANULE));
+    ck_assert_ok(ops->release(device, first));
 }
 END_TEST
 
@@ -79,10 +82,10 @@ START_TEST(memory_lives_while_it_is_mapped) {
     ck_assert_ok(ops->fill(device, addr, 7, GRANULE, NULL));
     device_settle(device);
     ck_assert_ok(ops->release(device, chunk));
-    ck_assert_uint_eq(device_free_bytes(device), before - GRANULE);
+    device_check_free(device, before - GRANULE);
     ck_assert(device_is_all(device, addr, 7, GRANULE));
     ck_assert_ok(ops->unmap(device, addr, GRANULE));
-    ck_assert_uint_eq(device_free_bytes(device), before);
+    device_check_free(device, before);
     ck_assert_ok(ops->unreserve(device, addr, GRANULE));
 }
 END_TEST
@@ -112,21 +115,23 @@ START_TEST(new_memory_is_zero) {
 END_TEST
 
 START_TEST(more_than_is_free_is_refused) {
-    uint64_t before = device_free_bytes(device), total, unused, chunk = 77, half[2];
+    uint64_t before = device_free_bytes(device), total, unused, chunk = 77, half[2], half_bytes;
 
     ck_assert_ok(ops->memory(device, &unused, &total));
     ck_assert_fails(ops->create(device, total + GRANULE, 0, &chunk), TG_EDEVICEMEMORY);
     ck_assert_fails(ops->create(device, before + GRANULE, 0, &chunk), TG_EDEVICEMEMORY);
     ck_assert_uint_eq(chunk, 77);
-    ck_assert_uint_eq(device_free_bytes(device), before);
-    ck_assert_ok(ops->create(device, before / 2, 0, &half[0]));
-    ck_assert_ok(ops->create(device, before / 2, 0, &half[1]));
-    ck_assert_fails(ops->create(device, GRANULE, 0, &chunk), TG_EDEVICEMEMORY);
+    device_check_free(device, before);
+    half_bytes = (before - device_slack_bytes) / 2 / GRANULE * GRANULE;
+    ck_assert_ok(ops->create(device, half_bytes, 0, &half[0]));
+    ck_assert_ok(ops->create(device, half_bytes, 0, &half[1]));
+    ck_assert_fails(ops->create(device, device_slack_bytes + 2 * GRANULE, 0, &chunk),
+                    TG_EDEVICEMEMORY);
     ck_assert_ok(ops->release(device, half[0]));
     ck_assert_ok(ops->create(device, GRANULE, 0, &chunk));
     ck_assert_ok(ops->release(device, chunk));
     ck_assert_ok(ops->release(device, half[1]));
-    ck_assert_uint_eq(device_free_bytes(device), before);
+    device_check_free(device, before);
 }
 END_TEST
 
@@ -177,11 +182,11 @@ START_TEST(neighbours_are_unmapped_at_once_and_whole) {
     for (int i = 0; i < 3; i++)
         ck_assert_ok(ops->release(device, chunks[i]));
     ck_assert(device_is_all(device, addr, 0, 4 * GRANULE));
-    ck_assert_uint_eq(device_free_bytes(device), before - 4 * GRANULE);
+    device_check_free(device, before - 4 * GRANULE);
     ck_assert_ok(ops->unmap(device, addr, 3 * GRANULE));
-    ck_assert_uint_eq(device_free_bytes(device), before - GRANULE);
+    device_check_free(device, before - GRANULE);
     ck_assert_ok(ops->unmap(device, addr + 3 * GRANULE, GRANULE));
-    ck_assert_uint_eq(device_free_bytes(device), before);
+    device_check_free(device, before);
     ck_assert_ok(ops->unreserve(device, addr, 5 * GRANULE));
 }
 END_TEST
@@ -248,7 +253,7 @@ START_TEST(wrong_sizes_and_addresses_are_refused) {
     ck_assert_uint_eq(unused, 5);
     ck_assert(device_is_all(device, addr, 0, GRANULE));
     device_unmake(device, addr, GRANULE, chunk);
-    ck_assert_uint_eq(device_free_bytes(device), before);
+    device_check_free(device, before);
 }
 END_TEST
 
@@ -293,7 +298,7 @@ END_TEST
 #define PAGE UINT64_C(4096)
 
 START_TEST(pinned_is_exactly_the_same_range) {
-    static unsigned char memory[4 * PAGE];
+    static _Alignas(PAGE) unsigned char memory[4 * PAGE]; /* a driver pins whole pages */
 
     ck_assert_fails(ops->pin(device, NULL, PAGE, 1), -EINVAL);
     ck_assert_fails(ops->pin(device, memory, 0, 1), -EINVAL);
@@ -448,6 +453,7 @@ START_TEST(a_passed_fence_stays_passed) {
 
     ck_assert_ok(ops->wait(device, &past, 0));
     ck_assert_ok(ops->fence(device, NULL, &idle));
+    ck_assert_ok(ops->wait(device, &idle, 20000));
     ck_assert_ok(ops->wait(device, &idle, 0));
     ck_assert_ok(ops->queue_open(device, &queue));
     ck_assert_ok(ops->fill(device, addr, 1, GRANULE, queue));
@@ -503,7 +509,7 @@ START_TEST(threads_do_not_disturb_each_other) {
                          0);
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    ck_assert_uint_eq(device_free_bytes(device), before);
+    device_check_free(device, before);
 }
 END_TEST
 
@@ -547,6 +553,7 @@ int device_suite_run(const struct device_suite *suite) {
     SRunner *runner = srunner_create(all);
     int failed;
 
+    device_slack_bytes = suite->slack_bytes;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (parts[i] == NULL)
             continue;

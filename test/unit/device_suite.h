@@ -19,6 +19,7 @@ struct device_suite {
     int (*open)(struct tg_device **device);
     void (*set_up)(void), (*tear_down)(void); /* around each part, in the runner; NULL: nothing */
     TCase *own;                               /* more tests, of the kind alone; NULL: none */
+    uint64_t slack_bytes; /* what processes cost beside their chunks; 0: figures are exact */
 };
 
 /* Runs all tests of the contract; main's status. */
@@ -51,7 +52,10 @@ TCase *device_random(const struct device_suite *suite);    /* against a model */
     } while (0)
 
 struct tg_device *device_open(const char *uri);
+extern uint64_t device_slack_bytes; /* of the suite that runs */
 uint64_t device_free_bytes(struct tg_device *device);
+/* That so much is free, as exactly as the device says it. */
+void device_check_free(struct tg_device *device, uint64_t bytes);
 /* Until it is that much: a driver needs a moment after a death. */
 void device_wait_for_free(struct tg_device *device, uint64_t bytes);
 /* Waits for all that was given. */

@@ -32,12 +32,15 @@ static const struct {
     int status;
     const char *words; /* in the sentence */
 } bad_uris[] = {
-    {"", -EINVAL, "a device is host:capacity=SIZE"},
-    {"host", -EINVAL, "a device is host:capacity=SIZE"},
+    {"", -EINVAL, "a device is cuda:N, host:capacity=SIZE"},
+    {"host", -EINVAL, "a device is cuda:N, host:capacity=SIZE"},
     {"gpu:0", -EINVAL, "\"gpu:0\""},
     {" host:capacity=4GiB", -EINVAL, "a device is"},
     {"auto:", -EINVAL, "a device is"},
-    {"cuda:0", -ENODEV, "no GPU device"},
+    {"cuda:", -EINVAL, "a GPU is named by its number"},
+    {"cuda:-1", -EINVAL, "a GPU is named by its number"},
+    {"cuda:0,lag=5", -EINVAL, "a GPU is named by its number"},
+    {"cuda:64", -EINVAL, "a GPU is named by its number"},
     {"host:", -EINVAL, "the capacity is missing"},
     {"host:name=x", -EINVAL, "the capacity is missing"},
     {"host:capacity", -EINVAL, "needs a value"},
