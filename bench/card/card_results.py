@@ -97,6 +97,4 @@ def parser(description):
     made.add_argument("--results", default=ROOT / "bench" / "results")
     made.add_argument("--carried", help="the folder that bench/card/pack made")
     made.add_argument("--quick", action="store_true", help="few steps: shows that it runs")
-    made.add_argument("--rehearse", action="store_true",
-                      help="no card: tiny, on the CPU, nothing is given back; tries the script")
     return made

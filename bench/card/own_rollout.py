@@ -16,7 +16,6 @@ import torch  # noqa: E402  (the name must stand before any library reads it)
 import tidegate  # noqa: E402
 from rollout_link import serve  # noqa: E402
 
-MIB = 1 << 20
 BLOCK = 1 << 30
 
 
@@ -25,22 +24,28 @@ class OwnRollout:
 
     def __init__(self, device):
         self.device = device
+        self.blocks = []
         self.weights = self.cache = None
         self.sum = None
 
     def start(self, weight_bytes, keep_free_bytes):
         """Takes the weights, and for the cache all that the driver has free but keep_free_bytes."""
         torch.cuda.init()
-        weights = tidegate.tag("weights", backup="host")
-        self.weights = weights.tensor(weight_bytes // 2, dtype=torch.bfloat16)
-        self.weights.zero_()
+        torch.empty(1, device=self.device)
+        self.weights = self.block(tidegate.tag("weights", backup="host"), weight_bytes)
+        self.weights = self.weights.view(torch.bfloat16)
         free, total = torch.cuda.mem_get_info()
         cache = tidegate.tag("kv_cache")
         count = max(0, free - keep_free_bytes) // BLOCK
-        self.cache = [cache.tensor(BLOCK, dtype=torch.uint8) for _ in range(count)]
+        self.cache = [self.block(cache, BLOCK) for _ in range(count)]
         self.sum = self._sum()
         return {"weight_bytes": weight_bytes, "cache_bytes": count * BLOCK, "total_bytes": total,
                 "pid": os.getpid()}
+
+    def block(self, tag, size_bytes):
+        """A tensor of bytes over a new block of the tag."""
+        self.blocks.append(tag.alloc(size_bytes))
+        return torch.as_tensor(self.blocks[-1], device=self.device)
 
     def _sum(self):
         return int(self.weights.view(torch.int16).sum(dtype=torch.int64))

@@ -38,11 +38,12 @@ class Rollout:
         self.link.send((request, values))
         end = time.monotonic() + limit_s
         while not self.link.poll(0.2):
-            if self.child.poll() is not None:
-                raise RolloutFailed(f"{request}: the rollout ended with {self.child.returncode}")
             if time.monotonic() > end:
                 raise RolloutFailed(f"{request}: no answer in {limit_s} s")
-        good, answer, took_ms = self.link.recv()
+        try:
+            good, answer, took_ms = self.link.recv()
+        except EOFError:
+            raise RolloutFailed(f"{request}: the rollout ended with {self.child.wait()}") from None
         if not good:
             raise RolloutFailed(f"{request}: {answer}")
         return answer, took_ms

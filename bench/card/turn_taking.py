@@ -17,6 +17,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch  # noqa: E402  (cuBLAS reads the line above when it starts)
 from torch.multiprocessing.reductions import reduce_tensor  # noqa: E402
 
+import tidegate  # noqa: E402
 from rollout_link import Rollout, RolloutFailed  # noqa: E402
 from vl_trainer import Trainer  # noqa: E402
 from ways_to_give_back import WAYS  # noqa: E402
@@ -59,9 +60,10 @@ class OwnRolloutSide:
         self.facts["needs_bytes"] = self.facts["weight_bytes"] + self.facts["cache_bytes"]
 
     def target(self, tag):
-        """Bytes, for reclaim."""
-        from asleep import asleep_bytes
-        return asleep_bytes(tag)
+        """What sleeps of others under this tag, less what the driver has free."""
+        asleep = sum(t.asleep_bytes for tenant in tidegate.status().tenants
+                     for t in tenant.tags if t.name == tag)
+        return max(0, asleep - torch.cuda.mem_get_info()[0])
 
     def wake(self, row, tag):
         receipt, row[f"wake_{tag}_ms"] = self.rollout.ask("wake", tag)
@@ -71,13 +73,12 @@ class OwnRolloutSide:
     def send_weights(self, row):
         """Through one bucket that both processes map, as verl's sender does."""
         bucket = torch.empty(BUCKET_BYTES // 2, dtype=torch.bfloat16, device="cuda")
-        opened = reduce_tensor(bucket)
         at, first, total = 0, 0, 0
         while first is not None:
             count, first = self.trainer.fill_bucket(bucket, first)
             total += int(bucket[:count].view(torch.int16).sum(dtype=torch.int64))
             torch.cuda.synchronize()
-            self.rollout.ask("take", opened, at, count)
+            self.rollout.ask("take", reduce_tensor(bucket), at, count)
             at += count
         row["sent_sum"] = total
         del bucket
@@ -103,7 +104,8 @@ class VllmSide:
 
     def target(self, tag):
         """None, so everything, before the first wake."""
-        return self.took.get(tag)
+        took = self.took.get(tag)
+        return None if took is None else max(0, took - torch.cuda.mem_get_info()[0])
 
     def wake(self, row, tag):
         before = torch.cuda.mem_get_info()[0]
@@ -130,7 +132,7 @@ def hand_over(side, way, row):
     give = WAYS[way]
     expandable_segments(False)
     for tag in ("weights", "kv_cache"):
-        row[f"gave_{tag}"] = timed(row, f"give_{tag}_ms", give, side.target(tag))
+        row[f"gave_{tag}"] = timed(row, f"give_{tag}_ms", give, lambda: side.target(tag))
         side.wake(row, tag)
         if tag == "weights":
             timed(row, "send_ms", side.send_weights, row)

@@ -14,13 +14,13 @@ import tidegate
 GIB = 1 << 30
 
 
-def plain(_target):
+def plain(_target_of):
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return {"passes": 1}
 
 
-def helper(_target, most=3, enough=GIB):
+def helper(_target_of, most=3, enough=GIB):
     for number in range(1, most + 1):
         before = torch.cuda.memory_reserved()
         gc.collect()
@@ -31,9 +31,9 @@ def helper(_target, most=3, enough=GIB):
     return {"passes": number}
 
 
-def exact(target):
-    """target: bytes that the driver must have free besides what it has; None: all that can go."""
-    return tidegate.reclaim(target).to_dict()
+def exact(target_of):
+    """target_of(): the bytes that the driver lacks for it; None: all that can go."""
+    return tidegate.reclaim(target_of()).to_dict()
 
 
 WAYS = {"plain": plain, "helper": helper, "tidegate": exact}
