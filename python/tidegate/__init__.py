@@ -5,6 +5,7 @@
     tidegate.status()             # who holds what of this machine's cards
     tidegate.tag("kv_cache")      # memory that sleeps and wakes
     with tidegate.starting(): …   # peers keep still while an engine sizes itself
+    tidegate.step()               # the end of a step: does memory grow, and who keeps it?
 
 Importing changes nothing, starts nothing, and needs neither PyTorch nor a GPU."""
 
@@ -17,10 +18,11 @@ from .receipts import Receipt
 from .reclaiming import reclaim
 from .tags import sleep, tag, wake
 from .tenancy import starting, status
+from .watching import step
 
 __all__ = [
     "BadValue", "Busy", "DeviceFailed", "Forked", "HostMemory", "LedgerFailed", "LibraryMissing",
     "NoDevice", "Receipt", "TidegateError", "TidegateWouldNotFit", "TorchMissing", "TorchTooOld",
     "UnknownTag", "__version__", "mode", "off", "reclaim", "set_mode", "sleep", "starting",
-    "status", "tag", "wake",
+    "status", "step", "tag", "wake",
 ]

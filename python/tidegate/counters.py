@@ -11,10 +11,8 @@ import contextlib
 import sys
 from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Tuple
 
-MIB = 1 << 20
-HANDLE_LARGE_BYTES = 20 * MIB  # what an expandable segment maps and unmaps at a time
-HANDLE_SMALL_BYTES = 2 * MIB
-DEFAULT_POOL = (0, 0)
+from . import torch_sources
+
 LIVE = "active_allocated"
 
 
@@ -121,32 +119,20 @@ def has_history(snapshot: Dict[str, Any]) -> bool:
 
 
 def returnable_bytes(segments: List[Dict[str, Any]]) -> int:
-    """What one `empty_cache` gives back of these segments: whole segments without a live block, of
-    expandable ones whole handles; nothing of private pools, which live as long as their graphs."""
-    total = 0
-    for segment in segments:
-        if tuple(segment.get("segment_pool_id", DEFAULT_POOL)) != DEFAULT_POOL:
-            continue
-        if segment.get("is_expandable"):
-            total += _whole_handles(segment)
-        elif not any(block["state"] == LIVE for block in segment["blocks"]):
-            total += segment["total_size"]
-    return total
+    """What one `empty_cache` gives back of these segments. It waits for the streams first, so what
+    the program has freed counts as free."""
+    return sum(torch_sources.returnable(dict(segment, blocks=_settled(segment["blocks"])))
+               for segment in segments)
 
 
-def _whole_handles(segment: Dict[str, Any]) -> int:
-    """A range that is mapped begins with a handle; those that lie in free space alone can go."""
-    large = segment.get("segment_type") == "large"
-    handle = HANDLE_LARGE_BYTES if large else HANDLE_SMALL_BYTES
-    total = at = free_from = 0
-    for block in segment["blocks"]:
+def _settled(blocks: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """The blocks once all streams are done: those that are not live are free, and neighbours one."""
+    settled: List[Dict[str, Any]] = []
+    for block in blocks:
         if block["state"] == LIVE:
-            total += _handles_between(free_from, at, handle)
-            free_from = at + block["size"]
-        at += block["size"]
-    return total + _handles_between(free_from, at, handle)
-
-
-def _handles_between(begin: int, end: int, handle: int) -> int:
-    first = -(-begin // handle)
-    return max(0, end // handle - first) * handle
+            settled.append(block)
+        elif settled and settled[-1]["state"] == "inactive":
+            settled[-1]["size"] += block["size"]
+        else:
+            settled.append({"state": "inactive", "size": block["size"]})
+    return settled
