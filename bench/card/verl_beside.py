@@ -16,12 +16,13 @@ from line_plot import Panel, picture
 
 REWARDS = ("critic/rewards/mean", "critic/score/mean")
 LOSSES = ("actor/pg_loss", "actor/entropy", "actor/grad_norm", "response_length/mean")
-TIMES = ("perf/time_per_step", "timing_s/step", "timing_s/update_weights", "timing_s/gen",
-         "timing_s/update_actor", "timing_s/old_log_prob")
-SPEAKER = re.compile(r"\[([^\]\[]+)\] tidegate (observe|on): (.*)$")
-RECEIPT = re.compile(r"\[([^\]\[]+)\] (reclaim|observe|sleep|wake) ")
-ROLES = {"trainer": r"trainer|WorkerDict", "server": r"server",
-         "engine": r"engine|vllm(?!.*server)"}
+TIMES = ("timing_s/update_weights", "timing_s/gen", "timing_s/update_actor",
+         "timing_s/old_log_prob")
+ANNOUNCED = re.compile(r"\[[^\]\[]+\] tidegate (observe|on): ")
+RECLAIMED = re.compile(r"\] reclaim for .*: (?:needed|got) ")
+# By how Ray and vLLM mark the lines of their processes.
+ENGINE = re.compile(r"EngineCore|\(Worker[_ ]")
+SERVER = re.compile(r"HttpServer")
 
 
 def series(run, name):
@@ -39,18 +40,33 @@ def differences(run, base, names):
     return compared, differ, most
 
 
+def role(line):
+    """Of the process that printed a line of the log."""
+    if ENGINE.search(line):
+        return "engine"
+    return "server" if SERVER.search(line) else "trainer"
+
+
 def announced(run):
-    """{speaker: [what it announced]}."""
-    found = {}
+    """{role: [the lines in which its processes say what is active]}."""
+    found = {"trainer": [], "server": [], "engine": []}
     for line in run["lines"]:
-        match = SPEAKER.search(line)
-        if match:
-            found.setdefault(match.group(1), []).append(match.group(3))
+        if ANNOUNCED.search(line):
+            found[role(line)].append(line)
     return found
 
 
+def events(run, kind):
+    """What the processes of a run wrote down, of one kind."""
+    return [line for lines in run["observed"].values() for line in lines
+            if line.get("event") == kind]
+
+
 def receipts(run):
-    return [line for line in run["lines"] if RECEIPT.search(line)]
+    """One for each hand-over: written down in observe, said with `on` where something ran."""
+    if run["mode"] == "observe":
+        return events(run, "handover")
+    return [line for line in run["lines"] if RECLAIMED.search(line)]
 
 
 def is_same(run, base):
@@ -73,28 +89,30 @@ def late(values):
     return values[1:] or values
 
 
+def step_seconds(run):
+    """Each step's time, less that of writing verl's own memory files."""
+    extra = ("timing_s/start_profile", "timing_s/stop_profile")
+    return [step["timing_s/step"] - sum(step.get(name, 0) for name in extra)
+            for step in run["steps"] if "timing_s/step" in step]
+
+
 def times(run, base):
-    made = []
-    for name in TIMES:
-        ours, theirs = late(series(run, name)), late(series(base, name))
-        if ours and theirs:
-            made.append(row(f"{run['mode']}/without: {name}", "median of the steps after the first",
-                            statistics.median(ours) / max(statistics.median(theirs), 1e-9), None,
-                            {"here": series(run, name), "without": series(base, name)}))
-    return made
+    pairs = [("step", step_seconds(run), step_seconds(base))]
+    pairs += [(name, series(run, name), series(base, name)) for name in TIMES]
+    return [row(f"{run['mode']}/without: seconds of {name}", "median of the steps after the first",
+                statistics.median(late(ours)) / max(statistics.median(late(theirs)), 1e-9), None,
+                {"here": ours, "without": theirs})
+            for name, ours, theirs in pairs if ours and theirs]
 
 
 def speaks(run):
     """What it must say: seams in every kind of process, a receipt for each hand-over."""
-    who = announced(run)
-    made = []
-    for role, pattern in ROLES.items():
-        spoke = {name: said for name, said in who.items() if re.search(pattern, name)}
-        made.append(row(f"{run['mode']}: seams announced, {role}", "processes", len(spoke),
-                        (">=", 1), spoke))
-    count = len(receipts(run))
-    made.append(row(f"{run['mode']}: receipts", "lines, by weight syncs",
-                    count / max(1, len(run["steps"])), (">=", 2), receipts(run)[:60]))
+    made = [row(f"{run['mode']}: seams announced, {who}", "lines", len(lines), (">=", 1), lines)
+            for who, lines in announced(run).items()]
+    found, steps = receipts(run), max(1, len(run["steps"]))
+    target = (">=", 2) if run["mode"] == "observe" else (">=", 1)
+    made.append(row(f"{run['mode']}: receipts", "by weight syncs", len(found) / steps, target,
+                    found[:60]))
     looks = [look for look in run["status"] if look["code"] == 0 and not look["json"]]
     made.append(row(f"{run['mode']}: status shown while it runs", "different ones", len(looks),
                     (">=", 1), looks[-1:]))
@@ -121,9 +139,11 @@ def draw(runs, path):
     panels = [Panel(f"used on the card, {run['mode']}", "GiB", "seconds",
                     [("NVML", [(t, mib / 1024) for t, mib in run["used_mib"]], True)])
               for run in runs]
-    for name in ("timing_s/step", "timing_s/update_weights"):
-        panels.append(Panel(name, "s", "step", [
-            (run["mode"], list(enumerate(series(run, name), 1)), False) for run in runs]))
+    panels.append(Panel("a step", "s", "step", [
+        (run["mode"], list(enumerate(step_seconds(run), 1)), False) for run in runs]))
+    panels.append(Panel("handing over the weights, waking the engine", "s", "step", [
+        (run["mode"], list(enumerate(series(run, "timing_s/update_weights"), 1)), False)
+        for run in runs]))
     path.write_text(picture("verl 0.9.1, GRPO, FSDP2 with offload, hybrid vLLM 0.24.0", panels))
 
 

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bench/card does with figures once a card has given them: no card, no torch."""
+import asyncio
+import importlib
+import json
+import sys
+import types
+import xml.etree.ElementTree as tree
+from pathlib import Path
+
+import pytest
+
+CARD = Path(__file__).resolve().parent.parent.parent / "bench" / "card"
+
+
+@pytest.fixture(autouse=True)
+def card_on_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(CARD))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
+def load(name):
+    return importlib.import_module(name)
+
+
+def turn(step, loss, give_ms, reserved=1 << 30):
+    return {"step": step, "losses": [loss], "peak_bytes": 8 << 30, "give_weights_ms": 0.0,
+            "give_kv_cache_ms": give_ms, "at": float(step), "while_rollout_runs": {
+                "reserved_bytes": reserved, "allocated_bytes": 1, "process_bytes": reserved,
+                "used_bytes": 2}}
+
+
+def run_of(way, rows):
+    return {"way": way, "rows": rows, "error": None, "pid": 1, "samples": [],
+            "rollout_facts": {"needs_bytes": 3 << 30, "total_bytes": 10 << 30, "pid": 2}}
+
+
+def by_name(rows):
+    return {row["name"]: row for row in rows}
+
+
+def test_a_loss_that_differs_in_its_last_bit_is_counted(capsys):
+    turns = load("turns")
+    options = types.SimpleNamespace(steps=3)
+    alone = run_of("alone", [turn(i, repr(0.1 * i), 0) for i in range(3)])
+    other = run_of("tidegate", [turn(i, repr(0.1 * i), 5) for i in range(3)])
+    rows = by_name(turns.rows_of_way(other, alone, options))
+    assert rows["tidegate: losses that differ from the trainer alone"]["value"] == 0
+    other["rows"][2]["losses"] = [repr(0.2 + 2 ** -55)]
+    rows = by_name(turns.rows_of_way(other, alone, options))
+    assert rows["tidegate: losses that differ from the trainer alone"]["pass"] is False
+    assert rows["tidegate: needed together, by what the card has"]["value"] == pytest.approx(1.1)
+
+
+def test_a_run_that_broke_off_fails(capsys):
+    turns = load("turns")
+    broken = run_of("helper", [turn(0, "1", 2)])
+    broken["error"] = "OutOfMemoryError: no"
+    rows = turns.rows_of_way(broken, broken, types.SimpleNamespace(steps=3))
+    assert [row["pass"] for row in rows] == [False]
+    assert "OutOfMemoryError" in rows[0]["what"]
+
+
+def test_picture_is_xml_and_keeps_its_peak():
+    plot = load("line_plot")
+    points = [(i / 10, 80.0 if i == 7777 else 1.0) for i in range(10000)]
+    text = plot.picture("a < b", [plot.Panel("used", "GiB", "s", [("NVML", points, True)]),
+                                  plot.Panel("nothing", "ms", "step", [("x", [], False)])])
+    assert tree.fromstring(text).tag.endswith("svg")
+    thin = plot.thin(points)
+    assert len(thin) <= plot.MOST_POINTS and max(y for _, y in thin) == 80.0
+
+
+@pytest.mark.parametrize("most", [0.3, 1, 7, 139.8, 2500])
+def test_ticks_are_few_and_reach_far(most):
+    ticks = load("line_plot").ticks(most)
+    assert 3 <= len(ticks) <= 6 and ticks[-1] > most / 2
+
+
+def verl_run(mode, loss=0.5, lines=(), observed=None):
+    steps = [{"step": n, "critic/rewards/mean": 0.25, "actor/pg_loss": loss, "timing_s/step": 9.0,
+              "timing_s/stop_profile": 1.0, "timing_s/update_weights": 0.3} for n in range(1, 5)]
+    return {"mode": mode, "steps": steps, "lines": list(lines), "observed": observed or {},
+            "status": [{"code": 0, "json": False, "said": "GPU 0", "at": 1}], "leak": None,
+            "used_mib": [(0.0, 1024), (1.0, 2048)], "tail": ""}
+
+
+def test_processes_of_verl_are_told_apart():
+    beside = load("verl_beside")
+    said = "[trainer rank 0] tidegate on: GPU 0, torch 2.11, verl 0.9.1, 4 of 4 seams"
+    found = beside.announced(verl_run("on", lines=[
+        f"[ 1.0] (WorkerDict pid=7) {said}", f"[ 2.0] (vLLMHttpServer pid=8) {said}",
+        f"[ 3.0] (vLLMHttpServer pid=8) (EngineCore pid=9) {said}",
+        f"[ 3.5] (vLLMHttpServer pid=8) (Worker pid=10) {said}", "[ 4.0] tidegate status"]))
+    assert {role: len(lines) for role, lines in found.items()} == \
+        {"trainer": 1, "server": 1, "engine": 2}
+
+
+def test_files_of_three_modes_become_rows(tmp_path, monkeypatch, capsys):
+    beside = load("verl_beside")
+    handed = {"rank0_pid1.jsonl": [{"event": "handover"}] * 9 + [{"event": "step"}] * 4}
+    runs = [verl_run("without"), verl_run("observe", observed=handed), verl_run("on", loss=0.51)]
+    for run in runs:
+        (tmp_path / f"{run['mode']}.json").write_text(json.dumps(run))
+    monkeypatch.setattr(sys, "argv", ["verl_beside.py", *(str(tmp_path / f"{run['mode']}.json")
+                                                         for run in runs),
+                                      "--results", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        beside.main()
+    assert ended.value.code == 1
+    written = next(tmp_path.glob("verl-*.json"))
+    rows = by_name(json.loads(written.read_text())["rows"])
+    assert rows["observe: losses that differ from without"]["pass"] is True
+    assert rows["on: losses that differ from without"]["value"] == 4
+    assert rows["on: losses, largest relative difference"]["value"] == pytest.approx(0.02)
+    assert rows["observe: receipts"]["value"] == 9 / 4
+    assert rows["on/without: seconds of step"]["value"] == 1
+    assert tree.fromstring(written.with_suffix(".svg").read_text()).tag.endswith("svg")
+
+
+def test_each_answer_has_a_seed_of_its_own(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    seeds = load("same_seeds")
+    keys = [{"step": s, "sample_index": p, "rollout_n": n, "validate": False}
+            for s in range(1, 6) for p in range(64) for n in range(4)]
+    assert len({seeds.seed_of(key) for key in keys}) == len(keys)
+
+    async def run(self, sampling_params, trajectory, *, agent_name):
+        return sampling_params["seed"], agent_name
+
+    wrapped = seeds.seeded(run)
+    answer = asyncio.run(wrapped(None, {"temperature": 1.0}, keys[5], agent_name="single"))
+    assert answer == (seeds.seed_of(keys[5]), "single")
+
+
+def test_the_leak_must_be_named_by_step_6(capsys):
+    leak = load("leak_kept")
+    at = f"leak_kept.py:{leak.made_at()}"
+    text = f"[trainer rank 0] step 6: +512 MiB/step since step 2, {at}; " \
+           "kept by list 'outputs' (6 items) in dict of Actor, leak_kept.py:40"
+    kept = {"code": 0, "errors": "", "said": [text], "marks_us": []}
+    clean = {"code": 0, "errors": "", "said": [], "marks_us": [900.0, 50.0, 9.0, 8.0]}
+    assert all(row["pass"] is not False for row in leak.judge(kept, clean))
+    for wrong in (text.replace("step 6", "step 7"), text.replace("'outputs'", "'others'"),
+                  text.replace(at, "torch.py:1")):
+        rows = leak.judge({**kept, "said": [wrong]}, clean)
+        assert any(row["pass"] is False for row in rows)
+    rows = leak.judge(kept, {**clean, "said": [text]})
+    assert any(row["pass"] is False for row in rows)
+
+
+def test_samples_are_read_back():
+    samples = load("memory_samples")
+    assert samples.parsed("12.340 1000 77=400 78=0") == (12.34, 1000, {77: 400, 78: 0})
+    assert samples.parsed("12.340 1000") == (12.34, 1000, {})
