@@ -38,10 +38,14 @@ class Counters:
         self.stats = torch._C._cuda_memoryStats
         self._memory_info = torch.cuda.cudart().cudaMemGetInfo
 
-    def read(self) -> Tuple[int, int]:
-        """(allocated, reserved) bytes: one call of torch."""
+    def read(self) -> Tuple[int, int, int]:
+        """(allocated, reserved, idle) bytes: one call of torch. Idle is what is reserved and could
+        be given back, but for the pools of graphs."""
         now = self.stats(self.device)
-        return (now["allocated_bytes"]["all"]["current"], now["reserved_bytes"]["all"]["current"])
+        reserved = now["reserved_bytes"]["all"]["current"]
+        idle = (reserved - now["active_bytes"]["all"]["current"]
+                - now["inactive_split_bytes"]["all"]["current"])
+        return now["allocated_bytes"]["all"]["current"], reserved, idle
 
     def driver(self) -> Tuple[int, int]:
         """(free, total) bytes of the device."""
@@ -49,7 +53,7 @@ class Counters:
 
     def measure(self) -> Measure:
         """Both at once."""
-        return Measure(*self.read(), *self.driver())
+        return Measure(*self.read()[:2], *self.driver())
 
     def snapshot(self) -> Dict[str, Any]:
         """The allocator's segments, blocks and history, as torch dumps them."""
@@ -126,7 +130,7 @@ def returnable_bytes(segments: List[Dict[str, Any]]) -> int:
 
 
 def _settled(blocks: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """The blocks once all streams are done: those that are not live are free, and neighbours one."""
+    """The blocks once all streams are done: what is not live is free, and neighbours are one."""
     settled: List[Dict[str, Any]] = []
     for block in blocks:
         if block["state"] == LIVE:

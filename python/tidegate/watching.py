@@ -15,7 +15,8 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from . import counters, errors, figures, growing_sites, holders, library, observing, seams
+from . import (card, counters, errors, figures, growing_sites, holders, library, modes, observing,
+               reclaiming, seams, tenancy)
 from .counters import Counters
 from .growth import Growth, Series
 
@@ -29,6 +30,7 @@ AGAIN = 1.5  # growth beyond this multiple of what was said is news
 ALL_DRIVER_SECONDS = 8e-6  # the driver is asked at every step where it is quicker than this
 DRIVER_TRIALS = 8
 DRIVER_PERIOD = 4
+LEDGER_SECONDS = 1.0
 
 SOURCES = ("optimizer", "verl", "program")  # the last that speaks up is the one that counts
 
@@ -142,6 +144,7 @@ class Watch:
         self.driver_seconds: List[float] = []
         self.driver_period = 1
         self.driver = (0, 0)  # free, total
+        self.ledger_at = -LEDGER_SECONDS
 
     def mark(self, number: Optional[int], source: str) -> None:
         """The end of a step."""
@@ -155,7 +158,7 @@ class Watch:
         if not self.count(number, source):
             return
         at = self.step_number
-        allocated, reserved = found.read()
+        allocated, reserved, idle = found.read()
         rose = self.live.add(at, allocated)
         if at % self.driver_period == 0:
             self.ask_driver(found)
@@ -167,6 +170,10 @@ class Watch:
             self.go_on(self.search, at)
         elif rose and _can_judge():
             self.consider(found, at)
+        now = self.clock()
+        if now - self.ledger_at >= LEDGER_SECONDS:
+            self.ledger_at = now
+            _meet_ledger(allocated, reserved, idle)
         if observing.is_recording():
             self.record(at, allocated, reserved)
 
@@ -273,6 +280,28 @@ class Watch:
         except Exception:  # noqa: BLE001: torch has failed once already
             pass
         seams.warn_once("watch", f"steps are watched no longer: {problem}")
+
+
+def _meet_ledger(allocated: int, reserved: int, idle: int) -> None:
+    """Says in the ledger what this process holds, and serves what peers have asked for since: here,
+    in the program's own thread, is the place for it. With the mode off neither."""
+    mode = modes.mode()
+    if mode == modes.OFF or not card.is_usable():
+        return
+    try:
+        where = card.current()
+        device = None if where is None else where.device()
+        mine = None if device is None else tenancy.tenant(device)
+        if where is None or mine is None:
+            return
+        mine.declare("live", allocated)
+        mine.declare("cached", reserved - allocated, max(0, idle))
+        mine.measure()
+        asked = mine.asked() if mode == modes.ON else 0
+        if asked > 0:
+            seams.announce(reclaiming.run(where, asked).line("a peer that asked"))
+    except errors.TidegateError as problem:
+        seams.warn_once("watch ledger", f"the ledger is not told of steps: {problem}")
 
 
 def _can_judge() -> bool:

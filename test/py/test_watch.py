@@ -433,6 +433,73 @@ def test_without_the_library_lines_go_on(card, tmp_path, monkeypatch, capfd):
     assert said.count("\n") == 1 and "libtidegate.so cannot be used" in said
 
 
+# ---- the ledger
+
+
+MARKED = f"""
+import json, os, sys
+sys.path[:0] = [{str(ROOT / "test")!r}, {str(ROOT / "test/py")!r}]
+import tidegate, toy_torch
+from tidegate import card, devices, tenancy, watching
+toy = toy_torch.Card()
+sys.modules["torch"] = toy_torch.make(toy)
+device = devices.device("host:capacity=64MiB,name=watch")
+card.Card.device = lambda self: device
+MIB = 1 << 20
+kept = [toy.tensor(40 * MIB), toy.tensor(24 * MIB), toy.tensor(2 * MIB)]
+kept.pop(1)
+ticks = iter(x * 0.3 for x in range(1000))
+watching._watch = watching.Watch(clock=lambda: next(ticks))
+def tags():
+    return [[tag.name, tag.occupied_bytes // MIB, tag.returnable_bytes // MIB]
+            for tenant in tidegate.status().tenants for tag in tenant.tags]
+"""
+
+
+@pytest.mark.parametrize("mode", ["observe", "on"])
+def test_the_ledger_is_told_once_a_second(python, mode):
+    result = python(MARKED + """
+tidegate.step()
+print(json.dumps([tags(), tidegate.status().devices[0].total_bytes // MIB]))
+kept.append(toy.tensor(8 * MIB))
+seen = []
+for _ in range(4):
+    tidegate.step()
+    seen.append(tags()[0][1])
+print(json.dumps(seen))
+""", TIDEGATE=mode)
+    assert result.err == ""
+    (first, total), later = map(json.loads, result.out.splitlines())
+    # The 18 MiB beside a live tensor are cached, and nobody can have them.
+    assert total == 64
+    assert first == [["live", 42, 0], ["cached", 42, 24]]
+    # A mark reads the clock three times, 0.3 s each: the next second begins with the third.
+    assert later == [42, 50, 50, 50]
+
+
+def test_with_the_mode_off_no_ledger_is_touched(python, tmp_path):
+    result = python(MARKED + "tidegate.step(); print(tags())")
+    assert (result.out, result.err) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("mode, left", [("on", 60), ("observe", 84)])
+def test_what_a_peer_asks_for_is_given_at_a_mark(python, mode, left):
+    result = python(MARKED + """
+tidegate.step()
+child = os.fork()
+if child == 0:
+    os.environ["TIDEGATE_NAME"] = "rollout"
+    tenancy.tenant(devices.device("host:capacity=64MiB,name=watch")).ask(20 * MIB)
+    os._exit(0)
+os.waitpid(child, 0)
+for _ in range(4):
+    tidegate.step()
+print(toy.allocator.reserved() // MIB)
+""", TIDEGATE=mode)
+    assert int(result.out) == left
+    assert ("reclaim for a peer that asked: needed 0.0" in result.err) == (mode == "on")
+
+
 # ---- series
 
 
