@@ -3,6 +3,8 @@
 import asyncio
 import importlib
 import json
+import os
+import subprocess
 import sys
 import types
 import xml.etree.ElementTree as tree
@@ -21,6 +23,17 @@ def card_on_path(monkeypatch):
 
 def load(name):
     return importlib.import_module(name)
+
+
+def test_without_a_card_nothing_is_tried(tmp_path):
+    (tmp_path / "pynvml.py").write_text(
+        "def nvmlInit():\n    raise OSError('the driver is not loaded')\n")
+    done = subprocess.run([sys.executable, CARD / "run", "--results", tmp_path / "results"],
+                          env={**os.environ, "PYTHONPATH": str(tmp_path)}, text=True,
+                          capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout == "no NVIDIA card is seen here: unknown: the driver is not loaded\n"
+    assert not (tmp_path / "results").exists()
 
 
 def turn(step, loss, give_ms, reserved=1 << 30):
