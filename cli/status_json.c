@@ -25,6 +25,7 @@ static json_t *tag_object(const struct tg_tag_view *tag) {
 
     failed |= json_put(object, "name", json_text(tag->name, TEXT_MOST));
     failed |= json_put(object, "awake_bytes", json_count(tag->occupied_bytes));
+    failed |= json_put(object, "returnable_bytes", json_count(tag->returnable_bytes));
     failed |= json_put(object, "reserved_bytes", json_count(tag->reserved_bytes));
     failed |= json_put(object, "asleep_bytes", json_count(tag->asleep_bytes));
     failed |= json_put(object, "host_bytes", json_count(tag->host_bytes));
@@ -56,7 +57,8 @@ static json_t *wait_value(const struct tg_node_view *view, const struct tg_tenan
 
 static json_t *tenant_object(const struct tg_node_view *view,
                              const struct tg_tenant_view *tenant) {
-    bool has_role = tenant->role[0] != '\0';
+    bool has_role = tenant->role[0] != '\0', has_seams = tenant->seams[0] != '\0';
+    const char *mode = status_mode_text(tenant->mode);
     json_t *object = json_object();
     int failed = 0;
 
@@ -65,6 +67,11 @@ static json_t *tenant_object(const struct tg_node_view *view,
     failed |= json_put(object, "rank", json_known(tenant->rank));
     failed |= json_put(object, "pid", json_integer(tenant->pid));
     failed |= json_put(object, "device", json_count(tenant->device));
+    failed |= json_put(object, "mode", mode != NULL ? json_string(mode) : json_null());
+    failed |= json_put(object, "seams",
+                       has_seams ? json_text(tenant->seams, TEXT_MOST) : json_null());
+    failed |= json_put(object, "starting", json_boolean(tenant->is_starting != 0));
+    failed |= json_put(object, "asked_bytes", json_count(tenant->asked_bytes));
     failed |= json_put(object, "dead", json_boolean(tenant->is_dead != 0));
     failed |= json_put(object, "age_s", age_value(view, tenant->updated_ns));
     failed |= json_put(object, "tags", tags_array(tenant));
@@ -81,7 +88,30 @@ static json_t *tenants_array(const struct tg_node_view *view) {
     return json_whole(array, failed);
 }
 
-static json_t *device_object(const struct tg_node_view *view, const struct tg_device_view *device) {
+static json_t *wake_object(const struct status_wake *wake) {
+    json_t *object = json_object();
+    int failed = 0;
+
+    failed |= json_put(object, "tag", json_text(wake->tag, TEXT_MOST));
+    failed |= json_put(object, "asleep_bytes", json_count(wake->asleep_bytes));
+    failed |= json_put(object, "short_bytes", json_count(wake->short_bytes));
+    failed |= json_put(object, "returnable_bytes", json_count(wake->returnable_bytes));
+    return json_whole(object, failed);
+}
+
+static json_t *wakes_array(const struct tg_node_view *view, uint32_t device) {
+    json_t *array = json_array();
+    struct status_wake wake;
+    uint32_t place = 0;
+    int failed = 0;
+
+    while (status_wake_next(view, device, &place, &wake))
+        failed |= json_array_append_new(array, wake_object(&wake));
+    return json_whole(array, failed);
+}
+
+static json_t *device_object(const struct tg_node_view *view, uint32_t index) {
+    const struct tg_device_view *device = &view->devices[index];
     bool is_measured = device->measured_ns != 0;
     json_t *object = json_object();
     int failed = 0;
@@ -96,6 +126,7 @@ static json_t *device_object(const struct tg_node_view *view, const struct tg_de
                        is_measured ? json_count(device->unattributed_bytes) : json_null());
     failed |= json_put(object, "age_s",
                        is_measured ? age_value(view, device->measured_ns) : json_null());
+    failed |= json_put(object, "wakes", wakes_array(view, index));
     return json_whole(object, failed);
 }
 
@@ -104,7 +135,7 @@ static json_t *devices_array(const struct tg_node_view *view) {
     int failed = 0;
 
     for (uint32_t i = 0; i < view->device_count && i < TG_LEDGER_DEVICES; i++)
-        failed |= json_array_append_new(array, device_object(view, &view->devices[i]));
+        failed |= json_array_append_new(array, device_object(view, i));
     return json_whole(array, failed);
 }
 

@@ -60,6 +60,8 @@ static void tag_print(const struct tg_tag_view *tag) {
     name_print(tag->name, sizeof tag->name);
     if (tag->occupied_bytes > 0 || tag->asleep_bytes == 0)
         printf(" %s", bytes_figure(tag->occupied_bytes).text);
+    if (tag->returnable_bytes > 0)
+        printf(" (returnable %s)", bytes_figure(tag->returnable_bytes).text);
     if (tag->asleep_bytes > 0)
         printf(" asleep (%s)", bytes_figure(tag->asleep_bytes).text);
     if (tag->reserved_bytes > 0)
@@ -101,6 +103,21 @@ static void who_print(const struct tg_tenant_view *tenant) {
     printf("%*s", length < NAME_WIDTH ? (int)(NAME_WIDTH - length) : 0, "");
 }
 
+/* "  observe (verl 0.9.1: 4 of 4)  starting up". */
+static void note_print(const struct tg_tenant_view *tenant) {
+    const char *mode = status_mode_text(tenant->mode);
+
+    if (mode != NULL)
+        printf("  %s", mode);
+    if (tenant->seams[0] != '\0') {
+        fputs(mode != NULL ? " (" : "  (", stdout);
+        name_print(tenant->seams, sizeof tenant->seams);
+        putchar(')');
+    }
+    if (tenant->is_starting != 0)
+        fputs("  starting up", stdout);
+}
+
 static void tenant_print(const struct tg_node_view *view, const struct tg_tenant_view *tenant) {
     uint64_t host_bytes = host_bytes_of(tenant);
 
@@ -111,10 +128,13 @@ static void tenant_print(const struct tg_node_view *view, const struct tg_tenant
         return;
     }
     printf(" pid %d", (int)tenant->pid);
+    note_print(tenant);
     for (uint32_t i = 0; i < tenant->tag_count && i < TG_TENANT_TAGS; i++)
         tag_print(&tenant->tags[i]);
     if (host_bytes > 0)
         printf("  host copies %s", bytes_figure(host_bytes).text);
+    if (tenant->asked_bytes > 0)
+        printf("  asked for %s, not served yet", bytes_figure(tenant->asked_bytes).text);
     printf("  as of %s\n", age_figure(status_seconds_since(view, tenant->updated_ns)).text);
 }
 
@@ -146,6 +166,39 @@ static void waiters_print(const struct tg_node_view *view, uint32_t device) {
     }
 }
 
+/* Who could return what a wake lacks. */
+static void cover_print(const struct status_wake *wake) {
+    if (wake->returnable_bytes == 0) {
+        fputs("no cache covers it", stdout);
+    } else if (wake->richest_bytes >= wake->short_bytes) {
+        fputs("the ", stdout);
+        name_print(wake->richest->name, sizeof wake->richest->name);
+        fputs("'s cache covers it", stdout);
+    } else if (wake->returnable_bytes >= wake->short_bytes) {
+        fputs("the caches together cover it", stdout);
+    } else {
+        printf("caches cover %s of it", bytes_figure(wake->returnable_bytes).text);
+    }
+}
+
+static void wakes_print(const struct tg_node_view *view, uint32_t device) {
+    struct status_wake wake;
+    uint32_t place = 0;
+
+    while (status_wake_next(view, device, &place, &wake)) {
+        fputs("next: wake ", stdout);
+        name_print(wake.tag, TG_TAG_NAME_BYTES);
+        printf(" needs %s, ", bytes_figure(wake.asleep_bytes).text);
+        if (wake.short_bytes == 0) {
+            puts("free now");
+            continue;
+        }
+        printf("short by %s; ", bytes_figure(wake.short_bytes).text);
+        cover_print(&wake);
+        putchar('\n');
+    }
+}
+
 /* Whether somebody lives on it, or has died there just now. After the last tenant nobody settles
  * the dead, so what the ledger still says of them means nothing. */
 static bool is_used(const struct tg_node_view *view, uint32_t device) {
@@ -174,6 +227,7 @@ void status_text_print(const struct tg_node_view *view) {
         if (view->devices[i].measured_ns != 0)
             printf("  unattributed %s\n", bytes_figure(view->devices[i].unattributed_bytes).text);
         waiters_print(view, i);
+        wakes_print(view, i);
     }
     if (used_count == 0)
         puts("no program uses Tidegate on this machine now");

@@ -103,9 +103,9 @@ TG_API void tg_ledger_close(struct tg_ledger *ledger);
  * 100 tries. */
 TG_API TG_MUST_USE int tg_ledger_read(struct tg_ledger *ledger, struct tg_node_view *view);
 
-/* What others have asleep on a device under these tags (names with commas between; NULL: all), and by
- * how much the device's free memory is short of it, where what tenants have reserved is not free.
- * self: a tg_tenant_id, left out; 0: none. Pure: a caller that knows a later figure of the
+/* What others have asleep on a device under these tags (names with commas between; NULL: all), and
+ * by how much the device's free memory is short of it, where what tenants have reserved is not
+ * free. self: a tg_tenant_id, left out; 0: none. Pure: a caller that knows a later figure of the
  * driver's writes it into its view before. Errors: -EINVAL (an empty name in tags), -ENOENT (the
  * view has no such device). */
 TG_API TG_MUST_USE int tg_reclaim_target(const struct tg_node_view *view, const uint8_t *uuid,
@@ -187,7 +187,7 @@ TG_API void tg_tenant_give(struct tg_tenant *tenant, const char *tag, uint64_t s
 /* A sleeping block was freed: it will not come back. Cannot fail. */
 TG_API void tg_tenant_forget(struct tg_tenant *tenant, const char *tag, uint64_t asleep_bytes);
 
-/* ---- programs with an allocator of their own -------------------------------------------------- */
+/* ---- programs with an allocator of their own ------------------------------------------------- */
 
 /* Memory that another allocator of this process holds, in absolute figures: all of it, and what of
  * this it could give back now. torch's: "live" and "cached". It is in the driver's figures already,

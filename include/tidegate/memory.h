@@ -87,10 +87,10 @@ TG_API TG_MUST_USE int tg_memory_free(struct tg_memory *memory, void *block,
 /* Puts tags to sleep: waits for the device's work (at most wait_ms), saves, unmaps, gives the
  * chunks back to the driver. tags: names with commas between, NULL: all. What sleeps already is
  * left alone. From the call until it returns, nobody gives the device work that touches blocks of
- * these tags. receipt may be NULL. While a peer starts up, the rest waits (wait_ms). Errors: -ENOENT (no such tag), -EINVAL (an empty name),
+ * these tags. receipt may be NULL. Errors: -ENOENT (no such tag), -EINVAL (an empty name),
  * -EALREADY (a wake waits for its end), -ENOMEM, TG_EBUSY (work, or an alloc in these tags, has not
- * ended in time), TG_ESTARTING, TG_EHOSTMEMORY, TG_EFULL and TG_EHELD (the ledger's), TG_EBROKEN,
- * TG_EFORKED, the device's. */
+ * ended in time), TG_ESTARTING (a peer was starting up all the time), TG_EHOSTMEMORY, TG_EFULL and
+ * TG_EHELD (the ledger's), TG_EBROKEN, TG_EFORKED, the device's. */
 TG_API TG_MUST_USE int tg_memory_sleep(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
                                        struct tg_receipt *receipt);
 /* Wakes tags (NULL: exactly what sleeps): reserves in the ledger, waiting up to wait_ms, maps,
