@@ -72,6 +72,7 @@ class _Search:
         self.last: Dict[str, Any] = {}
         self.seconds = 0.0
         self.is_ours = False
+        self.is_taken = False  # somebody has begun a history of their own since
         self.is_forbidden = os.environ.get("TIDEGATE_HISTORY", "").strip().lower() == "never"
         is_others = found.is_history_on()
         self.take(step_number)
@@ -90,6 +91,7 @@ class _Search:
         self.last = self.counters.snapshot()
         self.samples.append(growing_sites.Sample(step_number, self.last,
                                                  self.counters.segments(self.last)))
+        self.is_taken = any(len(trace) > 1 for trace in self.last.get("device_traces", ()))
         self.seconds = time.perf_counter() - began
 
     @property
@@ -106,6 +108,8 @@ class _Search:
         """Who keeps the newest blocks; None where there are none."""
         segments = self.counters.segments(self.last)
         blocks = growing_sites.blocks_of(site, segments, self.samples[0].blocks)
+        del segments
+        self.last = {}  # its thousands of dicts would be walked through, too
         if not blocks:
             return None
         with self.counters.without_overrides():
@@ -113,12 +117,12 @@ class _Search:
                                        self.counters.address_of)
 
     def close(self) -> None:
-        """Ends our history, unless somebody has begun their own since: then it is theirs."""
+        """Ends our history, unless it is another's by now."""
         for sample in self.samples:
             sample.close()
         if self.is_ours:
             self.is_ours = False
-            if not any(len(trace) > 1 for trace in self.last.get("device_traces", ())):
+            if not self.is_taken:
                 self.counters.end_history()
 
 
