@@ -16,7 +16,7 @@ from pathlib import Path
 class Samples:
     """Sampling beside a `with` block; .rows are (seconds, used bytes, {pid: bytes}) afterwards."""
 
-    def __init__(self, path, every_s=0.02):
+    def __init__(self, path, every_s=0.05):
         self.path, self.every_s, self.rows = Path(path), every_s, []
 
     def __enter__(self):
@@ -49,7 +49,7 @@ def sample(out, every_s):
 
 
 def main():
-    every_s = float(sys.argv[2]) if len(sys.argv) > 2 else 0.02
+    every_s = float(sys.argv[2]) if len(sys.argv) > 2 else 0.05
     with open(sys.argv[1], "w", buffering=1, encoding="utf-8") as out:
         sample(out, every_s)
 
