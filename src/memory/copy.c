@@ -3,11 +3,10 @@
  * neighbours here and there are one copy, so that its speed is that of the link. */
 #include "memory/state.h"
 
-#define XXH_INLINE_ALL
 #include <inttypes.h>
-#include <xxhash.h>
 
 #include "base/error.h"
+#include "memory/checksum.h"
 
 /* A copy that takes longer than this is stuck: ten seconds, and 100 MiB/s. */
 static uint32_t limit_ms(uint64_t size_bytes) {
@@ -106,7 +105,7 @@ void tg__copy_sum(struct tg_tag *tag) {
     for (size_t i = 0; i < tag->blocks.count; i++) {
         struct tg__block *block = tag->blocks.items[i];
 
-        block->checksum = XXH3_64bits(block->copy, block->size_bytes);
+        block->checksum = tg__checksum(block->copy, block->size_bytes);
     }
 }
 
@@ -114,7 +113,7 @@ int tg__copy_verify(struct tg_tag *tag) {
     for (size_t i = 0; i < tag->blocks.count; i++) {
         const struct tg__block *block = tag->blocks.items[i];
 
-        if (XXH3_64bits(block->copy, block->size_bytes) != block->checksum)
+        if (tg__checksum(block->copy, block->size_bytes) != block->checksum)
             return tg__fail(TG_ECONTENT,
                             "the host copy of the block at %#" PRIx64 " (%" PRIu64
                             " bytes, tag '%s') is not what was saved",

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "memory/checksum.h"
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -57,6 +58,9 @@ int tg_tag_open(struct tg_memory *memory, const char *name, const struct tg_tag_
         params->backup != TG_BACKUP_HOST)
         rc = tg__fail(-EINVAL, "tag '%s': there is no backup %d: it is none (0) or host (1)", name,
                       (int)params->backup);
+    if (rc == 0 && params != NULL && params->checked && !TG__HAS_CHECKSUMS)
+        rc = tg__fail(-ENOTSUP, "tag '%s' cannot be checked: this build was made without xxhash.h",
+                      name);
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&memory->lock);
