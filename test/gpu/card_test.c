@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory, sleep and wake on a device that the host cannot reach into: content is written and read
+ * by copies alone. Processes take turns through the ledger, and one dies. Sizes are shares of the
+ * card, so that the same tests run on the stand-in driver. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <tidegate/memory.h>
+
+#include "children.h"
+#include "device/cuda_load.h"
+#include "device_suite.h"
+
+enum { SKIPPED = 77, BLOCKS = 12, TURNS = 4, LONG_MS = 60000 };
+#define MOST_BLOCK_BYTES (64 * MIB)
+
+static char *dir;
+
+static void set_up(void) {
+    dir = make_directory();
+}
+
+static void tear_down(void) {
+    remove_directory(dir);
+}
+
+/* ---- a tenant -------------------------------------------------------------------------------- */
+
+struct side {
+    struct tg_device *device;
+    struct tg_ledger *ledger;
+    struct tg_tenant *tenant;
+    struct tg_memory *memory;
+    uint64_t free_bytes, total_bytes; /* when it came */
+};
+
+static int ask(void *argument, uint64_t *free_bytes, uint64_t *total_bytes) {
+    return tg_device_ops(argument)->memory(argument, free_bytes, total_bytes);
+}
+
+static void side_open(struct side *side, const char *name) {
+    struct tg_device_info info;
+    struct tg_tenant_params params = {.name = name, .rank = -1, .uuid = info.uuid};
+
+    side->device = device_open("cuda:0");
+    params.gauge = (struct tg_gauge){ask, side->device};
+    ck_assert_ok(tg_device_ops(side->device)->info(side->device, &info));
+    ck_assert_ok(tg_ledger_open(NULL, &side->ledger));
+    ck_assert_ok(tg_ledger_join(side->ledger, &params, &side->tenant));
+    ck_assert_ok(tg_memory_open(side->device, side->tenant, &side->memory));
+    device_settle(side->device); /* the context is made */
+    ck_assert_ok(ask(side->device, &side->free_bytes, &side->total_bytes));
+}
+
+static void side_close(struct side *side) {
+    tg_memory_close(side->memory);
+    tg_device_close(side->device);
+    tg_tenant_leave(side->tenant);
+    tg_ledger_close(side->ledger);
+}
+
+static struct tg_tag *open_tag(struct side *side, const char *name, struct tg_tag_params params) {
+    struct tg_tag *tag;
+
+    ck_assert_ok(tg_tag_open(side->memory, name, &params, &tag));
+    return tag;
+}
+
+/* ---- content --------------------------------------------------------------------------------- */
+
+static void write_pattern(struct side *side, const void *block, uint64_t size_bytes,
+                          uint64_t seed) {
+    uint64_t *words = malloc(size_bytes);
+
+    ck_assert_ptr_nonnull(words);
+    for (uint64_t i = 0; i < size_bytes / 8; i++)
+        words[i] = (i + seed) * UINT64_C(0x9e3779b97f4a7c15);
+    device_write(side->device, (uint64_t)(uintptr_t)block, words, size_bytes / 8 * 8);
+    free(words);
+}
+
+/* Whether the pattern of the seed stands there; seed 0: zeroes. */
+static int is_pattern(struct side *side, const void *block, uint64_t size_bytes, uint64_t seed) {
+    uint64_t *words = malloc(size_bytes);
+    int is_right = 1;
+
+    ck_assert_ptr_nonnull(words);
+    device_read(side->device, (uint64_t)(uintptr_t)block, words, size_bytes / 8 * 8);
+    for (uint64_t i = 0; i < size_bytes / 8 && is_right; i++)
+        is_right = words[i] == (seed == 0 ? 0 : (i + seed) * UINT64_C(0x9e3779b97f4a7c15));
+    free(words);
+    return is_right;
+}
+
+/* A block that is no whole number of granules, and differs from its neighbours. */
+static uint64_t block_bytes(const struct side *side, int i) {
+    uint64_t most = side->total_bytes / 64;
+
+    return (most < MOST_BLOCK_BYTES ? most : MOST_BLOCK_BYTES) - (uint64_t)i * 40000 / 8 * 8;
+}
+
+/* ---- sleep and wake -------------------------------------------------------------------------- */
+
+static const struct tg_tag_params kinds[] = {
+    {.backup = TG_BACKUP_HOST},
+    {.backup = TG_BACKUP_HOST, .packed = 1},
+    {.backup = TG_BACKUP_HOST, .packed = 1, .keep_host = 1},
+    {.backup = TG_BACKUP_NONE},
+    {.backup = TG_BACKUP_NONE, .packed = 1},
+};
+
+START_TEST(content_sleeps_and_wakes) {
+    struct tg_tag_params params = kinds[_i];
+    struct tg_receipt receipt;
+    struct tg_tag_info info;
+    struct tg_tag *tag;
+    void *blocks[BLOCKS];
+    struct side side;
+    uint64_t awake;
+
+    side_open(&side, "alone");
+    tag = open_tag(&side, "weights", params);
+    for (int i = 0; i < BLOCKS; i++) {
+        ck_assert_ok(tg_tag_alloc(tag, block_bytes(&side, i), &blocks[i]));
+        ck_assert(is_pattern(&side, blocks[i], block_bytes(&side, i), 0));
+        write_pattern(&side, blocks[i], block_bytes(&side, i), (uint64_t)i + 1);
+    }
+    for (int round = 0; round < 3; round++) {
+        tg_tag_info(tag, &info);
+        awake = device_free_bytes(side.device);
+        ck_assert_ok(tg_memory_sleep(side.memory, NULL, LONG_MS, &receipt));
+        ck_assert_uint_eq(receipt.gained_bytes, info.device_bytes);
+        device_check_free(side.device, awake + info.device_bytes);
+        ck_assert_ok(tg_memory_wake(side.memory, NULL, LONG_MS, NULL));
+        for (int i = 0; i < BLOCKS; i++)
+            ck_assert(is_pattern(&side, blocks[i], block_bytes(&side, i),
+                                 params.backup == TG_BACKUP_HOST ? (uint64_t)i + 1 : 0));
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        ck_assert_ok(tg_memory_free(side.memory, blocks[i], NULL));
+    side_close(&side);
+}
+END_TEST
+
+START_TEST(a_checked_tag_notices_another_content) {
+    struct tg_tag_params params = {.backup = TG_BACKUP_HOST, .checked = 1};
+    struct side side;
+    struct tg_tag *tag;
+    const void *copy;
+    uint64_t size_bytes;
+    void *block;
+    int rc;
+
+    side_open(&side, "alone");
+    rc = tg_tag_open(side.memory, "weights", &params, &tag);
+    if (rc == -ENOTSUP) {
+        fprintf(stderr, "skipped: %s\n", tg_last_error()->text);
+        _exit(SKIPPED);
+    }
+    ck_assert_ok(rc);
+    ck_assert_ok(tg_tag_alloc(tag, 5 * MIB, &block));
+    write_pattern(&side, block, 5 * MIB, 1);
+    ck_assert_ok(tg_memory_sleep(side.memory, NULL, LONG_MS, NULL));
+    ck_assert_ok(tg_memory_hostcopy(side.memory, block, &copy, &size_bytes));
+    ((unsigned char *)(uintptr_t)copy)[77] ^= 1;
+    ck_assert_fails(tg_memory_wake(side.memory, NULL, LONG_MS, NULL), TG_ECONTENT);
+    ((unsigned char *)(uintptr_t)copy)[77] ^= 1;
+    ck_assert_ok(tg_memory_wake(side.memory, NULL, LONG_MS, NULL));
+    ck_assert(is_pattern(&side, block, 5 * MIB, 1));
+    side_close(&side);
+}
+END_TEST
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+enum { SLEEP = 1, WAKE, LEAVE };
+
+/* Does as it is told with three fifths of the card, of which one block has content. */
+static int take_turns(int in, int out, void *argument) {
+    uint64_t seed = (uint64_t)(uintptr_t)argument, most;
+    struct tg_tag *weights, *cache;
+    struct side side;
+    void *small, *large;
+
+    side_open(&side, seed == 1 ? "first" : "second");
+    weights = open_tag(&side, "weights", (struct tg_tag_params){.backup = TG_BACKUP_HOST});
+    cache = open_tag(&side, "cache", (struct tg_tag_params){.packed = 1});
+    most = side.total_bytes / 5 * 3 / GRANULE * GRANULE;
+    ck_assert_ok(tg_tag_alloc(weights, block_bytes(&side, 0), &small));
+    write_pattern(&side, small, block_bytes(&side, 0), seed);
+    ck_assert_ok(tg_tag_alloc(cache, most - 2 * block_bytes(&side, 0), &large));
+    ck_assert_ok(tg_memory_sleep(side.memory, NULL, LONG_MS, NULL));
+    tell(out, 1);
+    for (;;) {
+        switch (hear(in)) {
+        case SLEEP:
+            ck_assert_ok(tg_memory_sleep(side.memory, NULL, LONG_MS, NULL));
+            break;
+        case WAKE:
+            ck_assert_ok(tg_memory_wake(side.memory, NULL, LONG_MS, NULL));
+            ck_assert(is_pattern(&side, small, block_bytes(&side, 0), seed));
+            break;
+        default:
+            side_close(&side);
+            return 0;
+        }
+        tell(out, 1);
+    }
+}
+
+static struct child start_side(uint64_t seed) {
+    struct child child = start(take_turns, (void *)(uintptr_t)seed);
+
+    ck_assert_uint_eq(hear(child.in), 1);
+    return child;
+}
+
+/* Both together want more than there is. The second is told to wake before the first is told to
+ * sleep: it waits in the ledger. */
+START_TEST(two_processes_take_turns) {
+    struct child sides[2] = {start_side(1), start_side(2)};
+
+    tell(sides[0].out, WAKE);
+    ck_assert_uint_eq(hear(sides[0].in), 1);
+    for (int turn = 0; turn < TURNS; turn++) {
+        struct child *awake = &sides[turn % 2], *asleep = &sides[1 - turn % 2];
+
+        tell(asleep->out, WAKE);
+        tell(awake->out, SLEEP);
+        ck_assert_uint_eq(hear(awake->in), 1);
+        ck_assert_uint_eq(hear(asleep->in), 1);
+    }
+    ck_assert_int_eq(finish(&sides[0]), 0);
+    ck_assert_int_eq(finish(&sides[1]), 0);
+}
+END_TEST
+
+START_TEST(a_killed_process_leaves_its_turn) {
+    struct child sides[2] = {start_side(1), start_side(2)};
+
+    tell(sides[0].out, WAKE);
+    ck_assert_uint_eq(hear(sides[0].in), 1);
+    tell(sides[1].out, WAKE);
+    kill_and_finish(&sides[0]);
+    ck_assert_uint_eq(hear(sides[1].in), 1);
+    ck_assert_int_eq(finish(&sides[1]), 0);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------------------- */
+
+static int skip_without_gpu(void) {
+    struct tg__cuda_calls found;
+
+    if (tg__cuda_load(&found) == 0)
+        return 0;
+    printf("skipped: %s\n", tg_last_error()->text);
+    fflush(stdout);
+    return SKIPPED;
+}
+
+int main(void) {
+    TCase *cases = tcase_create("card");
+    Suite *suite = suite_create("card");
+    SRunner *runner = srunner_create(suite);
+    int status = 0, failed;
+    pid_t child = fork(); /* the driver is not for those who fork after it */
+
+    if (child == 0)
+        _exit(skip_without_gpu());
+    waitpid(child, &status, 0);
+    if (status != 0)
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    /* Contexts of other processes come and go. */
+    device_slack_bytes = getenv("TIDEGATE_STANDIN") != NULL ? 0 : 1024 * MIB;
+    tcase_set_timeout(cases, 120);
+    tcase_add_unchecked_fixture(cases, set_up, tear_down);
+    tcase_add_loop_test(cases, content_sleeps_and_wakes, 0, (int)(sizeof kinds / sizeof *kinds));
+    tcase_add_test(cases, a_checked_tag_notices_another_content);
+    tcase_add_test(cases, two_processes_take_turns);
+    tcase_add_test(cases, a_killed_process_leaves_its_turn);
+    suite_add_tcase(suite, cases);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? 0 : 1;
+}
