@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the ledger, and of sleep and wake on the host device.
+"""Rows of the ledger, of reclaim, and of sleep and wake on the host device.
 
 Ledger times are wall-clock times of this machine, compared with a bound in the target's own unit;
 wake-ups need a core for each of two processes, so those rows wait for an idle machine and count the
@@ -18,10 +18,11 @@ SLEEP_BYTES = 512 * MIB
 class HandoverRows(Rows):
     """Between processes on one ledger; within one on the host device."""
 
-    programs = ("bench/ledger", "bench/sleep")
+    programs = ("bench/ledger", "bench/reclaim_idle", "bench/sleep")
 
     def parts(self):
-        return self.ledger_alone, self.ledger_wake, self.ledger_contend, self.sleep
+        return (self.ledger_alone, self.ledger_wake, self.ledger_contend, self.reclaim_idle,
+                self.sleep)
 
     def program(self, name, *words):
         """One run in a ledger folder of its own; the program's JSON."""
@@ -53,6 +54,12 @@ class HandoverRows(Rows):
         self.add(ratio_row("ledger contend 8", "worst wait of 8 tenants, by a fair share",
                            [(t["worst_wait_ns"], t["fair_wait_ns"]) for t in turns], "<=", 3,
                            turns))
+
+    def reclaim_idle(self):
+        turns = [self.program("reclaim_idle", "host:capacity=64MiB", "1000")
+                 for _ in range(self.args.rounds)]
+        self.add(ratio_row("reclaim idle", "a reclaim with nothing to give, by 50 µs",
+                           [(t["median_ns"], 50_000) for t in turns], "<=", 1, turns))
 
     def sleep(self):
         turns = []

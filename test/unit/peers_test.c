@@ -3,8 +3,10 @@
  * one asks another, and what has to come free for whom. */
 #include <check.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
+#include "ledger/tenant.h"
 #include "suite.h"
 #include "tenants.h"
 
@@ -157,6 +159,37 @@ START_TEST(a_fallen_figure_wakes_waiters) {
     hold_and_tell(60 * GIB, 0);
     ck_assert_uint_eq(hear(child.in), 0);
     finish(&child);
+}
+END_TEST
+
+/* Whether a waiter's sign on the device has been taken down, and who slept on it woken. */
+static bool is_woken_by(void (*change)(void)) {
+    struct tg__device_slot *device = trainer->device;
+    uint32_t before = atomic_load(&device->change);
+
+    atomic_store(&device->has_waiters, 1);
+    change();
+    return atomic_load(&device->has_waiters) == 0 && atomic_load(&device->change) == before + 1;
+}
+
+static void declare_less(void) {
+    tg_tenant_declare(trainer, "cached", GIB, 0);
+}
+
+static void declare_more(void) {
+    tg_tenant_declare(trainer, "cached", 2 * GIB, 0);
+}
+
+static void end_start(void) {
+    tg_tenant_note(trainer, &(struct tg_tenant_note){.mode = TG_MODE_ON});
+}
+
+/* At once, and not when they look by themselves. */
+START_TEST(who_waits_is_woken) {
+    hold_and_tell(60 * GIB, 20 * GIB);
+    ck_assert(is_woken_by(declare_less));
+    ck_assert(!is_woken_by(declare_more));
+    ck_assert(is_woken_by(end_start));
 }
 END_TEST
 
@@ -480,6 +513,7 @@ int main(void) {
     tcase_add_test(cases, an_old_figure_keeps_nobody_from_free_memory);
     tcase_add_test(cases, beside_what_it_declared_itself_it_never_fits);
     tcase_add_test(cases, a_fallen_figure_wakes_waiters);
+    tcase_add_test(cases, who_waits_is_woken);
     tcase_add_test(cases, what_the_dead_declared_is_theirs_until_the_card_has_it);
     tcase_add_test(cases, a_gauge_that_fails_measures_nothing);
     tcase_add_test(cases, notes_are_seen);
