@@ -69,7 +69,7 @@ TG_API void tg_memory_close(struct tg_memory *memory);
  * '.', up to 31 bytes. params NULL: all zero. Lives until tg_memory_close. */
 TG_API TG_MUST_USE int tg_tag_open(struct tg_memory *memory, const char *name,
                                    const struct tg_tag_params *params, struct tg_tag **tag);
-/* In a forked child all zero. */
+/* For NULL and in a forked child all zero. */
 TG_API void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info);
 
 /* A block on a granule's boundary, zeroed unless the tag is fill_none. Never waits for other

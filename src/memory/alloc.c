@@ -195,11 +195,13 @@ static int make_block(struct making *making) {
 }
 
 int tg_tag_alloc(struct tg_tag *tag, uint64_t size_bytes, void **block) {
-    struct tg_memory *memory = tag->memory;
+    struct tg_memory *memory = tag == NULL ? NULL : tag->memory;
     const struct tg_error before = *tg_last_error();
     struct making making = {.tag = tag};
     int saved = errno, rc = tg__memory_check(memory);
 
+    if (rc == 0 && block == NULL)
+        rc = tg__fail(-EINVAL, "a block is given through a pointer, not through NULL");
     if (rc == 0)
         rc = check_size(memory, size_bytes);
     if (rc != 0)

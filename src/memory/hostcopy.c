@@ -29,6 +29,8 @@ int tg_memory_hostcopy(struct tg_memory *memory, const void *block, const void *
     /* A broken device is no reason to withhold what was saved from it. */
     if (rc != 0 && rc != TG_EBROKEN)
         return rc;
+    if (copy == NULL || size_bytes == NULL)
+        return tg__fail(-EINVAL, "a host copy is told through two pointers, not through NULL");
     pthread_mutex_lock(&memory->lock);
     rc = find_copy(memory, (uintptr_t)block, &found);
     if (rc == 0) {

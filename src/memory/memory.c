@@ -48,8 +48,8 @@ int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant, struct tg
     struct tg_memory *opened;
     int rc;
 
-    if (device == NULL)
-        return tg__fail(-EINVAL, "a memory needs a device");
+    if (device == NULL || memory == NULL)
+        return tg__fail(-EINVAL, "a memory needs a device, and is opened into a pointer");
     opened = calloc(1, sizeof *opened);
     if (opened == NULL)
         return tg__fail_memory();
@@ -75,6 +75,8 @@ int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant, struct tg
 /* ---- for all --------------------------------------------------------------------------------- */
 
 int tg__memory_check(struct tg_memory *memory) {
+    if (memory == NULL)
+        return tg__fail(-EINVAL, "there is no memory: NULL was given");
     if (getpid() != memory->pid)
         return tg__fail(TG_EFORKED, "this memory is its parent's: a forked child has none");
     if (atomic_load(&memory->is_broken))

@@ -54,6 +54,8 @@ int tg_tag_open(struct tg_memory *memory, const char *name, const struct tg_tag_
 
     if (rc == 0)
         rc = tg__name_check(name);
+    if (rc == 0 && tag == NULL)
+        rc = tg__fail(-EINVAL, "tag '%s' is opened into a pointer, not into NULL", name);
     if (rc == 0 && params != NULL && params->backup != TG_BACKUP_NONE &&
         params->backup != TG_BACKUP_HOST)
         rc = tg__fail(-EINVAL, "tag '%s': there is no backup %d: it is none (0) or host (1)", name,
@@ -70,11 +72,13 @@ int tg_tag_open(struct tg_memory *memory, const char *name, const struct tg_tag_
 }
 
 void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info) {
-    struct tg_memory *memory = tag->memory;
+    struct tg_memory *memory = tag == NULL ? NULL : tag->memory;
 
+    if (info == NULL)
+        return;
     memset(info, 0, sizeof *info);
     /* The lock may have been held at the fork: in the child nobody gives it back. */
-    if (getpid() != memory->pid)
+    if (memory == NULL || getpid() != memory->pid)
         return;
     pthread_mutex_lock(&memory->lock);
     *info = (struct tg_tag_info){

@@ -359,7 +359,7 @@ int tg_memory_wake_try(struct tg_memory *memory, const char *tags, uint32_t wait
 void tg_memory_wake_end(struct tg_memory *memory, int publish) {
     int saved = errno;
 
-    if (tg__memory_check(memory) == TG_EFORKED)
+    if (memory == NULL || tg__memory_check(memory) == TG_EFORKED)
         return;
     pthread_mutex_lock(&memory->turn);
     tg__wake_end(memory, publish);

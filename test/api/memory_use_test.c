@@ -249,6 +249,41 @@ START_TEST(bad_use_is_told_and_changes_nothing) {
 }
 END_TEST
 
+/* As a careless caller may: from a failed call, from an optional that was not there. */
+START_TEST(null_is_told_and_changes_nothing) {
+    struct tg_tag_info info = {.block_count = 7};
+    uint64_t size_bytes = 7;
+    struct tg_tag *tag;
+    const void *copy;
+    void *block;
+
+    ck_assert_int_eq(open_all("host:capacity=32MiB"), 0);
+    ck_assert_int_eq(tg_memory_open(device, NULL, NULL), -EINVAL);
+    ck_assert_int_eq(tg_tag_open(NULL, "a", NULL, &tag), -EINVAL);
+    ck_assert_int_eq(tg_tag_open(memory, "a", NULL, NULL), -EINVAL);
+    ck_assert_int_eq(tg_tag_open(memory, "a", NULL, &tag), 0);
+    ck_assert_int_eq(tg_tag_alloc(NULL, 1, &block), -EINVAL);
+    ck_assert_int_eq(tg_tag_alloc(tag, 1, NULL), -EINVAL);
+    ck_assert_int_eq(tg_tag_alloc(tag, 1, &block), 0);
+    ck_assert_int_eq(tg_memory_free(NULL, block, NULL), -EINVAL);
+    ck_assert_int_eq(tg_memory_sleep(NULL, NULL, 0, NULL), -EINVAL);
+    ck_assert_int_eq(tg_memory_wake(NULL, NULL, 0, NULL), -EINVAL);
+    ck_assert_int_eq(tg_memory_wake_try(NULL, NULL, 0, NULL), -EINVAL);
+    ck_assert_int_eq(tg_last_error()->status, -EINVAL);
+    tg_memory_wake_end(NULL, 1);
+    ck_assert_int_eq(tg_memory_hostcopy(NULL, block, &copy, &size_bytes), -EINVAL);
+    ck_assert_int_eq(tg_memory_hostcopy(memory, block, NULL, &size_bytes), -EINVAL);
+    ck_assert_int_eq(tg_memory_hostcopy(memory, block, &copy, NULL), -EINVAL);
+    ck_assert_uint_eq(size_bytes, 7);
+    tg_tag_info(tag, NULL);
+    tg_tag_info(NULL, &info);
+    ck_assert_uint_eq(info.block_count, 0);
+    tg_tag_info(tag, &info);
+    ck_assert_uint_eq(info.block_count, 1);
+    close_all();
+}
+END_TEST
+
 int main(void) {
     Suite *suite = suite_create("memory");
     TCase *tcase = tcase_create("memory");
@@ -261,6 +296,7 @@ int main(void) {
     tcase_add_loop_test(tcase, a_day_with_a_call_that_fails, 1, FAULTS);
     tcase_add_test(tcase, a_day_on_which_nothing_comes_back);
     tcase_add_test(tcase, bad_use_is_told_and_changes_nothing);
+    tcase_add_test(tcase, null_is_told_and_changes_nothing);
     suite_add_tcase(suite, tcase);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
