@@ -173,6 +173,7 @@ struct tg_share {
 TG_API TG_MUST_USE int tg_tenant_reserve_all(struct tg_tenant *tenant,
                                              const struct tg_share *shares, uint32_t count,
                                              uint32_t wait_ms);
+/* Of no tenant (NULL), and in a forked child, all zero. */
 TG_API void tg_tenant_shortfall(const struct tg_tenant *tenant, struct tg_shortfall *shortfall);
 /* What was reserved is now occupied; the asleep bytes of the tag shrink by `woken_bytes`. Cannot
  * fail: a store in the tenant's own slot. */

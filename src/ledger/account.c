@@ -95,7 +95,9 @@ static void record(struct tg_tenant *tenant, const char *tag, const struct chang
     bool has_come_free = change->occupied_less > 0 || change->reserved_less > 0;
     struct tg__tag_row *row;
 
-    if (tenant == NULL || tg__shmfile_check(tenant->ledger->file, false) == TG_EFORKED)
+    /* A name that no request could have is no tag's. */
+    if (tenant == NULL || !tg__ledger_is_name(tag, TG_TAG_NAME_BYTES) ||
+        tg__shmfile_check(tenant->ledger->file, false) == TG_EFORKED)
         return;
     /* Before the publish: who sees the figures sees also what they have grown by since it asked the
      * driver. */

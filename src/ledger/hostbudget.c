@@ -227,7 +227,8 @@ static int reserve_locked(struct tg_tenant *tenant, const char *tag, uint64_t si
     budget_bytes = tg__host_budget(&figures, untouched_bytes, all_bytes);
     if (size_bytes > budget_bytes)
         return refuse(tag, size_bytes, budget_bytes, &figures);
-    return take(tenant, tag, size_bytes);
+    /* Nothing needs no place. */
+    return size_bytes == 0 ? 0 : take(tenant, tag, size_bytes);
 }
 
 static int reserve_alone(const char *tag, uint64_t size_bytes) {

@@ -37,7 +37,9 @@ static int fill_ask(struct tg_tenant *tenant, struct tg__ask *ask) {
 
     if (tenant == NULL)
         return tg__fail(-EINVAL, "only a tenant can reserve: join the ledger first");
-    if (ask->shares == NULL || ask->count == 0 || ask->count > TG_TENANT_TAGS)
+    if (ask->shares == NULL)
+        return tg__fail(-EINVAL, "a request names its tags: NULL was given");
+    if (ask->count == 0 || ask->count > TG_TENANT_TAGS)
         return tg__fail(-EINVAL, "a request is for 1 to %d tags, not %" PRIu32, TG_TENANT_TAGS,
                         ask->count);
     for (uint32_t i = 0; i < ask->count; i++) {
@@ -271,6 +273,14 @@ static int try_locked(struct tg_tenant *tenant, const struct tg__ask *ask, bool 
 
 /* ---- around it ------------------------------------------------------------------------------ */
 
+/* A gauge that is not of this library leaves no sentence. */
+static int gauge_failed(int status) {
+    if (tg_last_error()->status == status)
+        return status;
+    return tg__fail(status, "the device's memory could not be asked for: %s",
+                    tg_error_text(status));
+}
+
 /* The driver is asked before the lock is taken; what others commit between the two is noted. */
 static int lock_with_figures(struct tg_tenant *tenant, uint64_t lock_by_ns,
                              struct tg__driver *driver, bool *has_inherited) {
@@ -282,7 +292,7 @@ static int lock_with_figures(struct tg_tenant *tenant, uint64_t lock_by_ns,
     driver->asked_ns = tg__clock_ns();
     rc = tenant->gauge.ask(tenant->gauge.argument, &driver->free_bytes, &driver->total_bytes);
     if (rc < 0)
-        return rc;
+        return gauge_failed(rc);
     if (lock_by_ns != UINT64_MAX) {
         uint64_t now_ns = tg__clock_ns();
         wait_ns = LAST_LOCK_NS + (lock_by_ns > now_ns ? lock_by_ns - now_ns : 0);
@@ -446,7 +456,9 @@ int tg_tenant_reserve(struct tg_tenant *tenant, const char *tag, uint64_t size_b
 void tg_tenant_shortfall(const struct tg_tenant *tenant, struct tg_shortfall *shortfall) {
     struct tg_tenant *own = (struct tg_tenant *)tenant;
 
-    if (tg__shmfile_check(own->ledger->file, false) == TG_EFORKED) {
+    if (shortfall == NULL)
+        return;
+    if (own == NULL || tg__shmfile_check(own->ledger->file, false) == TG_EFORKED) {
         memset(shortfall, 0, sizeof *shortfall);
         return;
     }

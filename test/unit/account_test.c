@@ -189,8 +189,16 @@ START_TEST(bad_requests_change_nothing) {
         ck_assert_int_eq(tg_tenant_host_reserve(one, bad[i], 1), -EINVAL);
         ck_says("tag's name is 1 to 31");
     }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        tg_tenant_commit(one, bad[i], 5, 0);
+        tg_tenant_give(one, bad[i], 5, 5);
+        tg_tenant_host_commit(one, bad[i], 5);
+    }
     ck_assert_int_eq(tg_tenant_reserve(one, "a", 0, 0), -EINVAL);
     ck_assert_int_eq(tg_tenant_reserve(NULL, "a", 1, 0), -EINVAL);
+    ck_assert_int_eq(tg_tenant_reserve_all(one, NULL, 1, 0), -EINVAL);
+    ck_says("NULL");
+    ck_ok(tg_tenant_host_reserve(one, "a", 0));
     ck_assert_int_eq(tg_tenant_reserve(one, "a", CARD_BYTES + 1, 100000), TG_ENEVERFITS);
     ck_says("a needs 100.0 GiB");
     ck_assert_uint_eq(look_at(ledger, "one")->tag_count, 0);
@@ -425,12 +433,23 @@ START_TEST(a_forked_child_is_nobody) {
 }
 END_TEST
 
+START_TEST(the_shortfall_of_nobody_is_none) {
+    struct tg_shortfall shortfall = {.status = 7};
+
+    tg_tenant_shortfall(NULL, NULL);
+    tg_tenant_shortfall(NULL, &shortfall);
+    ck_assert_int_eq(shortfall.status, 0);
+}
+END_TEST
+
 START_TEST(a_gauge_that_fails_is_passed_on) {
     struct tg_ledger *ledger = open_ledger();
     struct tg_tenant *one = join(ledger, card, "one");
 
     atomic_store(&card->status, TG_EBROKEN);
     ck_assert_int_eq(tg_tenant_reserve(one, "a", 10, 0), TG_EBROKEN);
+    ck_assert_int_eq(tg_last_error()->status, TG_EBROKEN);
+    ck_says("failed for good");
     ck_assert_int_eq(tg_tenant_reserve(one, "a", 10, 60000), TG_EBROKEN);
     ck_assert_uint_eq(look_at(ledger, "one")->is_waiting, 0);
     atomic_store(&card->status, 0);
@@ -458,6 +477,7 @@ int main(void) {
     tcase_add_test(cases, two_directories_are_two_ledgers);
     tcase_add_test(cases, a_replaced_ledger_is_noticed);
     tcase_add_test(cases, a_forked_child_is_nobody);
+    tcase_add_test(cases, the_shortfall_of_nobody_is_none);
     tcase_add_test(cases, a_gauge_that_fails_is_passed_on);
     return suite_run("account", cases);
 }
