@@ -5,17 +5,38 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static _Thread_local struct tg_error last;
 static _Thread_local char system_text[80];
 
+/* What makes a sentence too long is a path in it, and what matters comes behind: so it is the
+ * middle that goes. */
+__attribute__((format(printf, 1, 0))) static void say_both_ends(const char *format,
+                                                                va_list args) {
+    static const char gap[] = "...";
+    const size_t head = sizeof last.text / 3, tail = sizeof last.text - head - sizeof gap;
+    char *whole;
+    int length = vasprintf(&whole, format, args);
+
+    if (length < 0)
+        return;
+    snprintf(last.text + head, sizeof last.text - head, "%s%s", gap,
+             whole + (size_t)length - tail);
+    free(whole);
+}
+
 static int fail(int status, int native, const char *format, va_list args) {
     int saved = errno;
+    va_list again;
 
     last.status = status;
     last.native = native;
-    vsnprintf(last.text, sizeof last.text, format, args);
+    va_copy(again, args);
+    if (vsnprintf(last.text, sizeof last.text, format, args) >= (int)sizeof last.text)
+        say_both_ends(format, again);
+    va_end(again);
     errno = saved;
     return status;
 }

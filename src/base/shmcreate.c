@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/filelimit.h"
 #include "base/shmhead.h"
 
 enum { NAME_TRIES = 8 };
@@ -24,6 +25,11 @@ static int refuse(const struct tg__shmfile *file, int code) {
                         "no space for the %zu bytes of %s in %s: make room there, or name another "
                         "directory in TIDEGATE_DIR",
                         file->file_bytes, file->name, file->dir);
+    if (code == EFBIG)
+        return tg__fail(-EFBIG,
+                        "%s in %s has %zu bytes, and this process may not make such a file: raise "
+                        "its limit (ulimit -f)",
+                        file->name, file->dir, file->file_bytes);
     return tg__fail(-code, "cannot make %s in %s: %s", file->name, file->dir, tg_error_text(-code));
 }
 
@@ -41,6 +47,8 @@ static int fill(const struct tg__shmfile *file, const struct tg__shmfile_params 
     int fd = file->guard.fds[TG__GUARD_SPARE], code;
     struct tg__shmhead *head;
 
+    if (!tg__filelimit_allows(file->file_bytes))
+        return -EFBIG;
     /* The umask may have taken bits of the mode that others of this user need. */
     if (fchmod(fd, 0600) != 0)
         return -errno;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/filelimit.h"
 #include "device/host.h"
 
 enum { DESCRIPTOR = 0 };
@@ -106,6 +107,11 @@ static int settle_and_share(struct tg__host *host, struct tg__hostchunk *chunk, 
 /* Gives the descriptor its size, once the memory is accounted. */
 static int size_and_settle(struct tg__host *host, struct tg__hostchunk *chunk, int fd,
                            bool travels) {
+    if (!tg__filelimit_allows(chunk->size_bytes))
+        return tg__fail(-EFBIG,
+                        "a chunk of %" PRIu64 " bytes is a file, and this process may not make one "
+                        "so large: raise its limit (ulimit -f)",
+                        chunk->size_bytes);
     if (ftruncate(fd, (off_t)chunk->size_bytes) != 0)
         return fail_system("size a chunk");
     if (travels && fcntl(fd, F_ADD_SEALS, CHUNK_SEALS) != 0)

@@ -325,6 +325,26 @@ START_TEST(ten_thousand_chunks) {
 }
 END_TEST
 
+/* Beyond the limit of its files a process would be ended by SIGXFSZ. */
+START_TEST(the_limit_of_files_is_no_signal) {
+    struct tg_device *device = device_open("host:capacity=64MiB");
+    const struct tg_device_ops *ops = tg_device_ops(device);
+    struct rlimit before, small = {.rlim_cur = GRANULE};
+    uint64_t chunk = 7, free_bytes = device_free_bytes(device);
+
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small.rlim_max = before.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+    ck_assert_int_eq(ops->create(device, 2 * GRANULE, 0, &chunk), -EFBIG);
+    ck_assert_uint_eq(chunk, 7);
+    ck_assert_uint_eq(device_free_bytes(device), free_bytes);
+    ck_assert_ok(ops->create(device, GRANULE, 0, &chunk));
+    ck_assert_ok(ops->release(device, chunk));
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
+    tg_device_close(device);
+}
+END_TEST
+
 START_TEST(an_own_chunk_can_come_back) {
     struct tg_device *device = device_open("host:capacity=64MiB");
     const struct tg_device_ops *ops = tg_device_ops(device);
@@ -532,6 +552,7 @@ int main(void) {
     tcase_add_test(cases, threads_come_late_and_take_no_signals);
     tcase_add_test(cases, closed_queues_leave_no_threads);
     tcase_add_test(cases, ten_thousand_chunks);
+    tcase_add_test(cases, the_limit_of_files_is_no_signal);
     tcase_add_test(cases, an_own_chunk_can_come_back);
     tcase_add_test(cases, a_chunk_of_another_device_is_refused);
     tcase_add_test(cases, closing_gives_everything_back);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "base/error.h"
@@ -160,6 +161,37 @@ START_TEST(the_directory_is_this_users_alone) {
     params.dir = NULL;
     setenv("TIDEGATE_DIR", "relative/too", 1);
     ck_refused(params, -EINVAL, "TIDEGATE_DIR");
+}
+END_TEST
+
+/* A sentence has 240 bytes: of a longer path the middle goes, not what is wrong with it. */
+START_TEST(a_long_path_leaves_room_for_its_fault) {
+    struct tg__shmfile_params params = usual();
+    char path[400] = "/dev/shm/";
+
+    memset(path + strlen(path), 'x', sizeof path - 1 - strlen(path));
+    params.dir = path;
+    params.is_reader = true;
+    ck_refused(params, -ENAMETOOLONG, "/dev/shm/xxx");
+    ck_refused(params, -ENAMETOOLONG, "xxx...xxx");
+    ck_refused(params, -ENAMETOOLONG, "x: File name too long");
+    ck_assert_uint_eq(strlen(tg_last_error()->text), sizeof tg_last_error()->text - 1);
+}
+END_TEST
+
+/* Beyond the limit of its files a process would be ended by SIGXFSZ. */
+START_TEST(the_limit_of_files_is_no_signal) {
+    struct rlimit before, small = {.rlim_cur = BODY_BYTES / 2};
+    struct tg__shmfile_params params = usual();
+    struct tg__shmfile *file;
+
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small.rlim_max = before.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+    ck_refused(params, -EFBIG, "ulimit -f");
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
+    ck_assert_int_eq(tg__shmfile_open(&params, &file), 0);
+    tg__shmfile_close(file);
 }
 END_TEST
 
@@ -500,6 +532,8 @@ int main(void) {
     tcase_add_test(cases, opens_what_it_made);
     tcase_add_test(cases, one_of_many_makes_it);
     tcase_add_test(cases, the_directory_is_this_users_alone);
+    tcase_add_test(cases, a_long_path_leaves_room_for_its_fault);
+    tcase_add_test(cases, the_limit_of_files_is_no_signal);
     tcase_add_test(cases, a_strangers_directory_or_file_is_refused);
     tcase_add_test(cases, the_umask_is_neither_heeded_nor_touched);
     tcase_add_test(cases, bad_parameters_make_nothing);
