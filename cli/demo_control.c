@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "demo_signals.h"
+
 #define NS_PER_MS UINT64_C(1000000)
 
 /* Ten times a second. */
@@ -20,15 +22,11 @@
 
 #define END_WAIT_MS 2000
 
+/* Longer than somebody needs who looks at how the other side waits meanwhile. */
+#define STOPPED_MOST_MS 8000
+
 /* Somebody else may try to kill a side, too; but what is always killed will not get far. */
 #define UNASKED_KILLS_MOST 20
-
-static volatile sig_atomic_t is_interrupted;
-
-static void on_interrupt(int number) {
-    (void)number;
-    is_interrupted = 1;
-}
 
 uint64_t demo_now_ns(void) {
     struct timespec now;
@@ -46,9 +44,7 @@ static void child_run(struct demo_control *control, enum demo_who who, int fd, p
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor)
         _exit(1);
-    signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
+    demo_signals_ignore();
     for (int i = 0; i < DEMO_SIDES; i++) {
         if (control->children[i].fd >= 0)
             close(control->children[i].fd);
@@ -85,8 +81,7 @@ static bool child_start(struct demo_control *control, enum demo_who who) {
     return true;
 }
 
-static bool signals_open(struct demo_control *control) {
-    struct sigaction action = {.sa_handler = on_interrupt}; /* no SA_RESTART: poll returns */
+static bool gauge_open(struct demo_control *control) {
     void *shared = mmap(NULL, sizeof *control->gauge, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
@@ -95,10 +90,6 @@ static bool signals_open(struct demo_control *control) {
         return false;
     }
     control->gauge = shared;
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
     return true;
 }
 
@@ -107,7 +98,7 @@ enum demo_outcome demo_control_open(struct demo_control *control,
     control->setup = setup;
     for (int i = 0; i < DEMO_SIDES; i++)
         control->children[i] = (struct demo_child){.pid = -1, .fd = -1};
-    if (signals_open(control) && child_start(control, DEMO_TRAINER) &&
+    if (gauge_open(control) && child_start(control, DEMO_TRAINER) &&
         child_start(control, DEMO_ROLLOUT))
         return DEMO_DONE;
     return DEMO_FAILED;
@@ -219,6 +210,31 @@ static enum demo_outcome hear_all(struct demo_control *control, int wait_ms) {
     return outcome;
 }
 
+/* Whoever is asked and stands still (SIGSTOP, Ctrl-Z of one process) would be waited for without
+ * end. Where the supervisor stood still, too, the time does not count. */
+static enum demo_outcome stopped_look(struct demo_control *control) {
+    uint64_t now = demo_now_ns(), passed = now - control->looked_ns;
+
+    control->looked_ns = now;
+    for (int i = 0; i < DEMO_SIDES; i++) {
+        struct demo_child *child = &control->children[i];
+        siginfo_t info = {.si_pid = 0};
+
+        if (!child->is_busy || child->pid < 0 ||
+            waitid(P_PID, (id_t)child->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 ||
+            info.si_pid == 0)
+            child->stopped_ns = 0;
+        else
+            child->stopped_ns += passed < 2 * PASS_MS * NS_PER_MS ? passed : 0;
+        if (child->stopped_ns > STOPPED_MOST_MS * NS_PER_MS) {
+            sentence_set(&control->why, "the %s (pid %d) is stopped and does not go on",
+                         demo_who_name((enum demo_who)i), (int)child->pid);
+            return DEMO_FAILED;
+        }
+    }
+    return DEMO_DONE;
+}
+
 /* How long to listen: until the next pass, or the moment of the kill. */
 static int listen_ms(const struct demo_kill *kill, bool is_killed) {
     uint64_t now = demo_now_ns();
@@ -235,7 +251,7 @@ enum demo_outcome demo_control_await(struct demo_control *control, const struct 
     enum demo_outcome outcome = DEMO_DONE;
 
     while (outcome == DEMO_DONE && (is_anyone_busy(control) || !is_killed)) {
-        if (is_interrupted)
+        if (demo_signals_stop())
             return DEMO_STOPPED;
         if (!is_killed && (demo_now_ns() >= kill_plan->at_ns || !is_anyone_busy(control))) {
             struct demo_child *child = &control->children[kill_plan->who];
@@ -245,6 +261,8 @@ enum demo_outcome demo_control_await(struct demo_control *control, const struct 
             is_killed = true;
         }
         outcome = hear_all(control, listen_ms(kill_plan, is_killed));
+        if (outcome == DEMO_DONE)
+            outcome = stopped_look(control);
         if (control->passes != NULL)
             control->passes(control->argument);
     }

@@ -15,6 +15,7 @@ struct demo_child {
     bool is_new;  /* has not been ordered to begin: holds nothing of the device */
     bool is_busy; /* an order is not yet answered */
     bool is_doomed; /* has been killed, and has not yet ended */
+    uint64_t stopped_ns; /* busy, and seen standing still for so long */
     bool has_died;  /* since the last order; it is new again */
     struct demo_reply reply; /* to the last order, if it has not died */
 };
@@ -30,6 +31,7 @@ struct demo_control {
     struct demo_gauge *gauge;
     struct demo_child children[DEMO_SIDES];
     uint64_t kills, unasked_kills;
+    uint64_t looked_ns;  /* for sides that stand still */
     struct sentence why; /* of DEMO_FAILED */
     void (*passes)(void *argument); /* called ten times a second while waiting */
     void *argument;
@@ -41,7 +43,7 @@ enum demo_outcome {
     DEMO_FAILED   /* `why` says it */
 };
 
-/* Starts both sides, and listens to Ctrl-C from now on. */
+/* Starts both sides. */
 enum demo_outcome demo_control_open(struct demo_control *control, const struct demo_setup *setup);
 /* Ends both sides and waits for them; one that does not end within 2 s is killed. */
 void demo_control_close(struct demo_control *control);
@@ -49,7 +51,7 @@ void demo_control_close(struct demo_control *control);
 /* Gives an order; demo_control_await collects the reply. */
 void demo_control_order(struct demo_control *control, enum demo_who who, enum demo_what what,
                         uint32_t step);
-/* Until every busy side has answered or died. */
+/* Until every busy side has answered or died; fails when one stands still for long. */
 enum demo_outcome demo_control_await(struct demo_control *control, const struct demo_kill *kill);
 
 uint64_t demo_now_ns(void);

@@ -2,6 +2,7 @@
 #include "demo_look.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -9,6 +10,8 @@
 
 #include <tidegate/device.h>
 #include <tidegate/error.h>
+
+#include "demo_signals.h"
 
 static int opened_look(struct tg_device *device, struct demo_look *look) {
     const struct tg_device_ops *ops = tg_device_ops(device);
@@ -45,6 +48,14 @@ static void death_note(struct demo_look *look, int ended) {
                  WIFSIGNALED(ended) ? WTERMSIG(ended) : WEXITSTATUS(ended));
 }
 
+/* A driver may take its time, and whoever asks for the end is not to wait for it. */
+static void look_await(pid_t pid, int *ended) {
+    while (waitpid(pid, ended, 0) < 0 && errno == EINTR) {
+        if (demo_signals_stop())
+            kill(pid, SIGKILL);
+    }
+}
+
 bool demo_look_at(const char *uri, struct demo_look *look) {
     struct demo_look *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -57,17 +68,17 @@ bool demo_look_at(const char *uri, struct demo_look *look) {
     }
     pid = fork();
     if (pid == 0) {
+        demo_signals_ignore();
         child_look(uri, shared);
         _exit(0);
     }
     if (pid < 0)
         say("no process to look at the device with: %s", strerror(errno));
     else
-        while (waitpid(pid, &ended, 0) < 0 && errno == EINTR)
-            ;
+        look_await(pid, &ended);
     *look = *shared;
     munmap(shared, sizeof *shared);
     if (pid > 0 && ended != 0)
         death_note(look, ended);
-    return pid > 0;
+    return pid > 0 && (ended == 0 || !demo_signals_stop());
 }

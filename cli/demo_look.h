@@ -19,7 +19,7 @@ struct demo_look {
 };
 
 /* Opens the device, making it where it is a new host device, and closes it again. False: no process
- * or memory for it, said. */
+ * or memory for it, said; or the demo was asked to end. */
 bool demo_look_at(const char *uri, struct demo_look *look);
 
 #endif

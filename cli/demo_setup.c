@@ -3,6 +3,7 @@
 #include "demo_setup.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "budget.h"
 #include "demo_look.h"
 #include "demo_replay.h"
+#include "demo_signals.h"
 #include "figures.h"
 #include "place.h"
 
@@ -48,6 +50,19 @@ static bool memory_allows(const struct demo_setup *setup, uint64_t available_byt
            capacity_bytes / 4 * quarters_needed(setup) + BESIDE_BYTES <= available_bytes;
 }
 
+static void too_small_say(const struct demo_setup *setup) {
+    uint64_t asked_bytes = setup->options.capacity_bytes;
+
+    if (asked_bytes != 0)
+        say("--capacity %s is too small: %s is the least that the demo can show something on",
+            size_figure((double)asked_bytes).text, size_figure((double)CAPACITY_LEAST).text);
+    else
+        say("--device %s has %s to share out, which is too small: %s is the least that the demo "
+            "can show something on",
+            setup->options.device, size_figure((double)setup->capacity_bytes).text,
+            size_figure((double)CAPACITY_LEAST).text);
+}
+
 /* Said where the capacity cannot be used. */
 static bool capacity_is_fit(const struct demo_setup *setup, uint64_t total_bytes,
                             uint64_t available_bytes) {
@@ -55,8 +70,7 @@ static bool capacity_is_fit(const struct demo_setup *setup, uint64_t total_bytes
     struct figure given, bound;
 
     if (capacity_bytes < CAPACITY_LEAST) {
-        say("--capacity %s is too small: %s is the least that the demo can show something on",
-            size_figure((double)capacity_bytes).text, size_figure((double)CAPACITY_LEAST).text);
+        too_small_say(setup);
         return false;
     }
     if (capacity_bytes > total_bytes) {
@@ -125,13 +139,18 @@ static bool device_name(struct demo_setup *setup) {
 /* A host device is a file beside the ledger; the library keeps it, since it cannot know who will
  * come back to it. To this one nobody will. */
 void demo_setup_undo(struct demo_setup *setup) {
-    char dir[PLACE_BYTES], path[PLACE_BYTES + 48];
+    char dir[PLACE_BYTES], name[sizeof setup->device_name + sizeof "host-"];
+    int fd;
 
     if (setup->device_name[0] == '\0')
         return;
     place_write(dir, sizeof dir);
-    snprintf(path, sizeof path, "%s/host-%s", dir, setup->device_name);
-    unlink(path);
+    snprintf(name, sizeof name, "host-%s", setup->device_name);
+    fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC); /* with the name it may be too long a path */
+    if (fd < 0)
+        return;
+    unlinkat(fd, name, 0);
+    close(fd);
 }
 
 /* Looks at the device; makes it where it is a new host device. */
@@ -213,6 +232,7 @@ bool demo_setup_make(struct demo_setup *setup) {
     if (!ledger_look() || !demo_replay_load(setup->options.replay, &setup->plan))
         return false;
     demo_replay_name(setup->options.replay, setup->replay_name, sizeof setup->replay_name);
+    demo_signals_open();
     if (device_settle(setup))
         return true;
     demo_plan_free(&setup->plan);

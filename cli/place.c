@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 void place_write(char *place, size_t room) {
-    const char *dir = getenv("TIDEGATE_DIR");
+    const char *dir = secure_getenv("TIDEGATE_DIR");
 
     if (dir != NULL && *dir != '\0')
         snprintf(place, room, "%s", dir);
     else
-        snprintf(place, room, "/dev/shm/tidegate-%u", (unsigned)getuid());
+        snprintf(place, room, "/dev/shm/tidegate-%u", (unsigned)geteuid());
 }

@@ -5,9 +5,10 @@
 
 #include <stddef.h>
 
-#define PLACE_BYTES 1024
+#define PLACE_BYTES 4096 /* as long as a path can be */
 
-/* The directory: $TIDEGATE_DIR, else /dev/shm/tidegate-UID. Too long a path is cut. */
+/* The directory: $TIDEGATE_DIR, else /dev/shm/tidegate-UID. What is no path for its length
+ * is cut. */
 void place_write(char *place, size_t room);
 
 #endif

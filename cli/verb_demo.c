@@ -4,10 +4,18 @@
 
 #include "demo_bar.h"
 #include "demo_report.h"
+#include "demo_signals.h"
 #include "options.h"
 #include "verb.h"
 
 #define FIELD(name) offsetof(struct demo_options, name)
+
+/* 0 stands for none given. */
+static const char *capacity_parse(const char *value, void *field) {
+    const char *wanted = option_parse_size(value, field);
+
+    return wanted == NULL && *(uint64_t *)field == 0 ? "64MiB or more" : wanted;
+}
 
 static const struct option_row rows[] = {
     {"device", "URI", "auto", "host:capacity=SIZE[,name=NAME]; auto: a host device of its own",
@@ -16,7 +24,7 @@ static const struct option_row rows[] = {
      option_parse_text, FIELD(replay)},
     {"steps", "N", "12", "steps: two hand-overs each", option_parse_count, FIELD(steps)},
     {"capacity", "SIZE", NULL, "bytes to share out (default: 1GiB, less on a small machine)",
-     option_parse_size, FIELD(capacity_bytes)},
+     capacity_parse, FIELD(capacity_bytes)},
     {"seed", "N", "1", "for contents and kills", option_parse_number, FIELD(seed)},
     {"kill-every", "N", NULL, "kill one side in every N-th hand-over", option_parse_count,
      FIELD(kill_every)},
@@ -87,7 +95,7 @@ static int run(void *values, const struct option_texts *paths) {
         return EXIT_WRONG;
     }
     if (!demo_setup_make(&setup))
-        return EXIT_WRONG;
+        return demo_signals_stop() ? EXIT_INTERRUPTED : EXIT_WRONG;
     status = demo_do(&setup);
     demo_setup_undo(&setup);
     demo_plan_free(&setup.plan);

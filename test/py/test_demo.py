@@ -282,6 +282,45 @@ def test_interrupt(running, place):
     assert devices(place) == []
 
 
+@pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
+def test_interrupt_at_any_moment(running, place, number):
+    """As soon as there is something to remove it is removed: here, when the device has just been
+    made, and before the two sides are."""
+    child = running("--steps", "400", "--capacity", "512MiB", start_new_session=True)
+    assert wait_for(lambda: devices(place) != [])
+    child.send_signal(number)
+    child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert devices(place) == []
+
+
+def test_side_that_is_stopped_ends_the_demo(running, place):
+    """It says which, instead of waiting for ever."""
+    child = running("--steps", "400", *SMALL)
+    child.stdout.readline()
+    child.stdout.readline()
+    both = sides(child.pid)
+    for pid in both:
+        os.kill(pid, signal.SIGSTOP)
+    _, err = child.communicate(timeout=120)
+    assert child.returncode == 2
+    assert re.fullmatch(r"tidegate: the (trainer|rollout) \(pid \d+\) is stopped and does not go "
+                        r"on\n", err)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in both)
+    assert devices(place) == []
+
+
+def test_long_place(tidegate, tmp_path):
+    """The device's file is removed from a directory whose path is almost as long as one can be."""
+    place = tmp_path
+    while len(str(place)) < 4000:
+        place = place / ("x" * min(200, 4090 - len(str(place)) - 1))
+    place.parent.mkdir(parents=True)
+    result = tidegate("demo", "--steps", "1", *SMALL, env={"TIDEGATE_DIR": str(place)})
+    assert result.status == 0, result.err
+    assert os.listdir(place) == ["ledger"]
+
+
 def test_sides_die_with_the_supervisor(running):
     """Killed, it takes them along."""
     child = running("--steps", "400", *SMALL)
@@ -344,13 +383,15 @@ def test_dumb_terminal(tidegate, place):
 @pytest.mark.parametrize("args, words", (
     (("--capacity", "much"), ("--capacity", "80GiB")),
     (("--capacity", "1MiB"), ("--capacity", "too small", "64 MiB")),
+    (("--capacity", "1"), ("--capacity 1 B", "too small", "64 MiB")),
+    (("--capacity", "0"), ("--capacity", "64MiB or more", "not '0'")),
     (("--capacity", "900TiB"), ("--capacity", "at most")),
     (("--device", "host:capacity=64MiB", "--capacity", "128MiB"), ("more than the device has",)),
     (("--device", "gpu"), ("--device gpu",)),
     (("--device", "host:"), ("--device host:",)),
     (("--device", "host:capacity=3MiB"), ("--device host:capacity=3MiB",)),
     (("--device", "host:capacity=64MiB,color=red"), ("--device", "color")),
-    (("--device", "host:capacity=16MiB"), ("too small",)),
+    (("--device", "host:capacity=16MiB"), ("host:capacity=16MiB has 16 MiB", "too small")),
     (("--replay", "/dev/null"), ("--replay /dev/null",)),
     (("--replay", "no/such/file"), ("no/such/file", "No such file")),
     (("--replay", ROOT / "README.md"), ("README.md",)),
