@@ -75,6 +75,21 @@ static uint64_t least_headroom(char *folder, size_t top, const struct cgroup_wor
     }
 }
 
+/* Whether a list such as "cpu,memory", up to `end`, has memory in it. */
+static bool has_memory(const char *list, const char *end) {
+    static const char word[] = "memory";
+
+    while (list < end) {
+        const char *comma = memchr(list, ',', (size_t)(end - list));
+        const char *stop = comma == NULL ? end : comma;
+
+        if ((size_t)(stop - list) == sizeof word - 1 && memcmp(list, word, sizeof word - 1) == 0)
+            return true;
+        list = stop + 1;
+    }
+    return false;
+}
+
 /* Behind the second colon of a line of /proc/self/cgroup; NULL: the line is not of memory. */
 static const char *memory_path(const char *line, bool *is_version_1) {
     const char *words = strchr(line, ':'), *path;
@@ -84,12 +99,13 @@ static const char *memory_path(const char *line, bool *is_version_1) {
     path = strchr(words + 1, ':');
     if (path == NULL)
         return NULL;
-    *is_version_1 = strncmp(words, ":memory:", 8) == 0;
+    *is_version_1 = has_memory(words + 1, path);
     return *is_version_1 || strncmp(line, "0::", 3) == 0 ? path + 1 : NULL;
 }
 
-/* /proc/self/cgroup: "0::/path" for version 2, "N:memory:/path" for 1. In a container the path may
- * be one that only the host sees; the mount's root, looked at last, then has the limit. */
+/* /proc/self/cgroup: "0::/path" for version 2, "N:memory:/path" for 1, where controllers may be
+ * joint: "N:cpu,memory:/path", and "memory" is then a link beside their folder. In a container the
+ * path may be one that only the host sees; the mount's root, looked at last, then has the limit. */
 static uint64_t cgroup_headroom(const char *root) {
     char text[TG__SYSFILE_BYTES], folder[PATH_BYTES];
     uint64_t least = UINT64_MAX;

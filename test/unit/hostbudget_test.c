@@ -130,6 +130,10 @@ START_TEST(version_1_has_its_own_names) {
     lay("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "3000\n");
     lay("sys/fs/cgroup/memory/job/memory.stat", "inactive_file 1\ntotal_inactive_file 100\n");
     ck_assert_uint_eq(figures_of_tree().headroom_bytes, 2100);
+    lay("proc/self/cgroup", "5:cpu,memory:/job\n0::/\n");
+    ck_assert_uint_eq(figures_of_tree().headroom_bytes, 2100);
+    lay("proc/self/cgroup", "5:name=memory:/job\n6:memoryless,cpu:/job\n");
+    ck_assert_uint_eq(figures_of_tree().headroom_bytes, UINT64_MAX);
     /* In a container the path is the host's, and the mount's root the container's own. */
     lay("proc/self/cgroup", "4:memory:/docker/0123\n");
     lay("sys/fs/cgroup/memory/memory.limit_in_bytes", "900\n");
