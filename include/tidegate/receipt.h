@@ -25,7 +25,8 @@ struct tg_receipt {
     uint32_t item_count;   /* the last item holds the rest when there are more than fit */
     uint64_t asked_bytes;  /* what the operation was to move */
     uint64_t gained_bytes; /* what it gave to the device, or took from it */
-    uint64_t driver_bytes; /* by how much the driver's free memory changed meanwhile */
+    uint64_t driver_bytes; /* by how much the driver's free memory changed meanwhile:
+                            * up or down, and by what others did as well; never negative */
     uint64_t copied_bytes; /* content saved or restored */
     uint64_t wait_ns;      /* for other tenants */
     uint64_t drain_ns;     /* for the device's work so far */

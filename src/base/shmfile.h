@@ -1,30 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The crash-safe file that processes share: the ledger stands on it, and so does the capacity of
- * the host device.
+ * the host device. doc/design/ledger.md, part 1, has the reasons.
  *
- * A file appears whole: it is filled under no name and then linked, so whoever can open it finds it
- * initialised. Its head holds a magic, the caller's format word, the lock, and a counter of
- * tickets.
- *
- * Tickets. Every open takes a number that is never used again, and an OFD lock on the byte of that
- * number, far behind the file's end. The kernel drops the lock when the process ends in any way,
- * execs, or closes; a forked child closes it at once. That lock alone says who lives: no pid, no
- * start time, no namespace.
- *
- * The lock is a futex word that holds its owner's ticket. Who finds it held by a dead ticket takes
- * it over by compare-and-swap and is told so, to mend what the dead one left. Nothing in it is a
- * pointer: garbage in the file cannot lead a process astray. (A robust pthread mutex was tried
- * first: its list pointers live in the file, and its owner is a thread id, the same in two pid
- * namespaces.)
- *
- * Records. What one process publishes for all is a record: two copies and a version. The writer
- * fills the copy that nobody reads and then stores the version: one store is the whole change, so
- * a writer that dies or stops anywhere leaves either the old record or the new one.
+ * A file appears whole. Every open draws a ticket, a number that is never used again, and an OFD
+ * lock on it that the kernel drops when the process ends in any way: that alone says who lives. The
+ * file's lock holds its owner's ticket; who inherits it from a dead one is told so, to mend. What
+ * one process publishes for all is a record, and one store is the whole change.
  *
  * It promises: no wait of more than 100 ms; no signal from garbage in the file; a process may die
- * at any instruction. It removes a file only where another build or a poison has
- * left it and nobody who lives has it open, never waits for a process that does not run, never
- * trusts a size or index in the file. */
+ * at any instruction. It removes a file only where another build or a poison has left it and nobody
+ * who lives has it open, never waits for a process that does not run, never trusts a size or index
+ * in the file. */
 #ifndef TG_BASE_SHMFILE_H
 #define TG_BASE_SHMFILE_H
 
