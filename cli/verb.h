@@ -7,6 +7,7 @@
 enum {
     EXIT_ANSWERED = 0, /* read, and answered */
     EXIT_LOST = 1,     /* bytes are not what they should be */
+    EXIT_BAD = 1,      /* something on this machine is bad */
     EXIT_WRONG = 2,    /* nothing could be read or written, or the command was used wrongly */
     EXIT_ABOVE = 3,    /* what a --fail-... option asked for has happened */
     EXIT_SEAMLESS = 4, /* a seam that was asked for was never active */

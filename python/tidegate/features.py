@@ -75,8 +75,8 @@ def _rows() -> List[Feature]:
     rows += [
         Feature("observe: receipts, growth, holder", WORKS, "", "verl", versions.OLDEST),
         Feature("reclaim, tag, sleep, wake, step from Python", WORKS),
-        Feature("all of it on ROCm, NPU and CPU", REFUSED, "only NVIDIA devices are known; calls do "
-                "nothing there"),
+        Feature("all of it on ROCm, NPU and CPU", REFUSED,
+                "only NVIDIA devices are known; calls do nothing there"),
         Feature("engine memory that sleeps without the engine's own sleep mode", REFUSED,
                 "nothing is preloaded in this version"),
     ]
