@@ -40,7 +40,7 @@ struct tg__cuaccess {
 };
 
 enum tg__cu_number {
-#define TG__CU_NUMBER(name, value) TG__CU_##name = value,
+#define TG__CU_NUMBER(prefix, name, value) TG__CU_##name = value,
 #include "device/cuda_numbers.def"
 #undef TG__CU_NUMBER
 };

@@ -8,7 +8,7 @@ static const struct {
     int result;
     const char *name;
 } results[] = {
-#define TG__CU_NUMBER(name, value) {value, "CUDA_" #name},
+#define TG__CU_NUMBER(prefix, name, value) {value, #prefix "_" #name},
 #include "device/cuda_numbers.def"
 #undef TG__CU_NUMBER
 };
