@@ -140,10 +140,11 @@ def observe(kind: str, tags: Sequence[str], call: Callable[[], _Result]) -> _Res
 
 
 def record_handover(kind: str, tags: Sequence[str], before: Optional[Measure],
-                    after: Optional[Measure], seconds: float,
-                    estimate: Optional[int]) -> Optional[Handover]:
+                    after: Optional[Measure], seconds: float, estimate: Optional[int],
+                    is_said: bool = True) -> Optional[Handover]:
     """Writes down one hand-over that has been measured; None where there was nothing to measure.
-    The first of a kind is announced, and those that give otherwise than the last."""
+    The first of a kind is announced, and those that give otherwise than the last; is_said False:
+    somebody else says it."""
     if before is None or after is None:
         return None
     try:
@@ -152,7 +153,7 @@ def record_handover(kind: str, tags: Sequence[str], before: Optional[Measure],
                        estimate)
         if is_recording():
             write_line(_handover_line(one, after))
-        if _is_new(one):
+        if is_said and _is_new(one):
             seams.announce(said(one))
         return one
     except Exception as problem:  # noqa: BLE001
