@@ -23,6 +23,7 @@ OLDEST: Version = (0, 6, 1)
 NEWEST_TRIED: Version = (0, 9, 1)
 ENTRY_POINTS_SINCE: Version = (0, 9)
 PLATFORM_SINCE: Version = (0, 9)
+PLATFORM_MODULE = "verl.plugin.platform.platform_cuda"
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,8 @@ _WORKER = "ActorRolloutRefWorker."
 
 TARGETS: Tuple[Target, ...] = (
     Target(HAND_OVER, "verl.utils.memory_utils", "aggressive_empty_cache"),
-    Target(HAND_OVER, "verl.plugin.platform.platform_cuda", "PlatformCUDA.device_module",
-           since=PLATFORM_SINCE),
-    Target(ALLOCATOR, "verl.plugin.platform.platform_cuda", "PlatformCUDA.set_allocator_settings",
+    Target(HAND_OVER, PLATFORM_MODULE, "PlatformCUDA.device_module", since=PLATFORM_SINCE),
+    Target(ALLOCATOR, PLATFORM_MODULE, "PlatformCUDA.set_allocator_settings",
            since=PLATFORM_SINCE),
     Target(ALLOCATOR, "verl.utils.device", "set_expandable_segments", until=PLATFORM_SINCE),
     Target(RESUME, _SGLANG + "sglang_rollout", "ServerAdapter.resume"),

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer asks the engine to wake: `resume` of verl's client of the engine, on every rank.
+
+With `on`, each rank first makes room on its own GPU, inline in the calling thread. Only one rank,
+the leader, asks the engine; where the replica spans several GPUs it waits until the ledger shows
+that the others have made room too, in a thread, with a deadline and without a collective. When all
+that is not enough the account is printed and the engine is asked all the same: verl's own call is
+never left out, and nothing is raised, unless TIDEGATE_STRICT=1 asks for it.
+
+Engines of which one replica computes on several GPUs as one (tensor parallel) are only looked at:
+their ranks would have to wake as one."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from typing import Any, Awaitable, Callable, List, NamedTuple, Optional, Sequence
+
+from .. import accounts, errors, figures, modes, seams
+from ..card import Card
+from . import books, process, room
+from .versions import Target
+
+WAIT_SECONDS = 20.0  # SGLang's client sends a request again after 60, and it is not idempotent
+_SETTLE_SECONDS = 2.0
+_LOOK_SECONDS = 0.02
+
+Resume = Callable[[Any, List[str]], Awaitable[Any]]
+
+
+class Side(NamedTuple):
+    """What a rollout object says of its replica. looks_only: why it is only observed, or ""."""
+
+    engine: str
+    peers: Sequence[int]  # the trainer's other ranks on its GPUs
+    is_leader: bool
+    looks_only: str
+    utilization: Optional[float]  # the share of a GPU that the engine may use
+
+
+def wait_seconds() -> float:
+    """$TIDEGATE_WAIT_SECONDS."""
+    try:
+        return max(0.0, float(os.environ.get("TIDEGATE_WAIT_SECONDS", WAIT_SECONDS)))
+    except ValueError:
+        seams.warn_once("TIDEGATE_WAIT_SECONDS", "TIDEGATE_WAIT_SECONDS is no number of seconds: "
+                        f"{WAIT_SECONDS:.0f} it is")
+        return WAIT_SECONDS
+
+
+def is_strict() -> bool:
+    """$TIDEGATE_STRICT: what would not fit is raised in the trainer, too."""
+    return os.environ.get("TIDEGATE_STRICT", "") == "1"
+
+
+# ---- what verl's objects say --------------------------------------------------------------------
+
+def side_of(rollout: Any, target: Target) -> Side:
+    """Reads what all versions have. Raises what it meets where they have it no longer."""
+    config = rollout.config
+    tensor, data, pipeline = (int(getattr(config, f"{name}_parallel_size", None) or 1)
+                              for name in ("tensor_model", "data", "pipeline_model"))
+    size = tensor * data * pipeline
+    rank = int(os.environ.get("RANK", "0"))
+    place = getattr(rollout, "rollout_rank", None)
+    place = rank % size if place is None else int(place)
+    looks_only = target.together
+    if not looks_only and tensor > 1:
+        looks_only = f"tensor_model_parallel_size is {tensor}, and its ranks cannot wake as one yet"
+    split = getattr(config, "disaggregation", None)
+    if not looks_only and split is not None and getattr(split, "enabled", False):
+        looks_only = "prefill and decode have servers of their own"
+    engine = "sglang" if "sglang" in target.module else "vllm"
+    first = rank - place
+    peers = [each for each in range(first, first + size) if each != rank]
+    return Side(engine, peers, _is_leader(rollout, place), looks_only,
+                getattr(config, "gpu_memory_utilization", None))
+
+
+def _is_leader(rollout: Any, place: int) -> bool:
+    """Whether this rank asks the engine."""
+    ask = getattr(rollout, "_is_server_tp_leader", None)
+    if ask is not None:
+        return bool(ask())
+    return place == 0
+
+
+# ---- the seam -----------------------------------------------------------------------------------
+
+def resuming(original: Resume, target: Target) -> Resume:
+    """ServerAdapter.resume, and what it was before."""
+    async def resume(self: Any, tags: list[str]) -> Any:
+        where = process.here()
+        if where is None:
+            return await original(self, tags)
+        process.announce(where)
+        process.SYNC.hand_overs += 1
+        side = _side(self, target)
+        if side is not None and modes.mode() == modes.ON:
+            await _prepare(where, side, tags)
+        return await _watched(where, side, tags, original(self, tags))
+
+    return resume
+
+
+def _side(rollout: Any, target: Target) -> Optional[Side]:
+    """None where verl's object is not what is known: then its call is passed on."""
+    try:
+        return side_of(rollout, target)
+    except Exception as problem:
+        seams.warn_once("verl replica", f"{target} cannot be told from which replica it is "
+                        f"({type(problem).__name__}: {problem}): its calls are passed on")
+        return None
+
+
+async def _prepare(where: Card, side: Side, tags: Sequence[str]) -> None:
+    """Room on this GPU, and on the replica's others. Raises only what strictness asks for."""
+    if side.looks_only:
+        seams.warn_once("verl looks only", f"only observes {side.engine}: {side.looks_only}")
+        return
+    try:
+        wanted = room.need(where, tags)
+        room.make(where, wanted, "resume", tags, f"{side.engine} {' '.join(tags)}")
+        books.publish(where)
+        if side.is_leader:
+            await _wait_for_peers(side, tags)
+            await _settle(where, wanted)
+        _check(where, side, tags, wanted)
+    except errors.TidegateWouldNotFit:
+        raise
+    except Exception as problem:  # whatever it is, verl's own call still goes out
+        seams.warn_once("verl resume", f"cannot make room ({type(problem).__name__}: {problem}): "
+                        "the engine is asked as before")
+
+
+_peers_given_up: List[int] = []  # once one has not come in time, nobody waits for any again
+
+
+async def _wait_for_peers(side: Side, tags: Sequence[str]) -> None:
+    if not side.peers or _peers_given_up:
+        return
+    awaited = books.Awaited(side.peers, process.SYNC.hand_overs, tags)
+    lacking = await asyncio.to_thread(books.wait, awaited, wait_seconds())
+    if lacking.late_ranks:
+        _peers_given_up.extend(lacking.late_ranks)
+        seams.warn_once("verl peers", f"rank {_listed(lacking.late_ranks)} has not made room in "
+                        f"{wait_seconds():.0f} s; the engine is asked, from now on without waiting")
+    if lacking.unknown_ranks:
+        seams.warn_once("verl unknown peers", f"rank {_listed(lacking.unknown_ranks)} of this "
+                        "replica is not in this node's ledger; nobody waits for it")
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+async def _settle(where: Card, wanted: room.Need) -> None:
+    """Lets memory arrive that others have let go or were asked for: with nobody there to give any,
+    or room enough, at once."""
+    if _missing(where, wanted) == 0:
+        return
+    seconds = wait_seconds() if is_strict() else min(_SETTLE_SECONDS, wait_seconds())
+    deadline = time.monotonic() + seconds
+    mine = books.tenant(where)
+    is_hopeless = mine is None or mine.ask(_missing(where, wanted)) == 0
+    if is_hopeless and not is_strict():
+        return
+    while _missing(where, wanted) > 0 and time.monotonic() < deadline:
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _missing(where: Card, wanted: room.Need) -> int:
+    if wanted.size_bytes is None:
+        return 0
+    return max(0, wanted.size_bytes - room.look(where).free_bytes)
+
+
+def _check(where: Card, side: Side, tags: Sequence[str], wanted: room.Need) -> None:
+    """Says the account when it will not fit, and raises it where that was asked for."""
+    missing = _missing(where, wanted)
+    if missing == 0 or wanted.size_bytes is None:
+        return
+    text = _account(where, side, tags, wanted.size_bytes, missing)
+    if is_strict():
+        failure = errors.TidegateWouldNotFit(0, text)
+        failure.asked_bytes = wanted.size_bytes
+        failure.available_bytes = wanted.size_bytes - missing
+        raise failure
+    seams.announce(f"{text} The engine is asked all the same")
+
+
+def _account(where: Card, side: Side, tags: Sequence[str], size_bytes: int, missing: int) -> str:
+    unit, factor = figures.shared_unit(size_bytes)
+    stays = ", ".join(f"{item} {held / factor:.1f}" for item, held in accounts.stays(where)
+                      if held >= factor / 20)
+    text = (f"wake {' '.join(tags)} needs {size_bytes / factor:.1f} {unit}, "
+            f"{(size_bytes - missing) / factor:.1f} can be had: {stays}. Try param_offload=True")
+    if side.utilization is not None:
+        total = where.driver_memory()[1]
+        fitting = math.floor((float(side.utilization) - missing / total) * 100) / 100
+        if fitting > 0:
+            text += f", or gpu_memory_utilization <= {fitting:.2f}"
+    return text + "."
+
+
+async def _watched(where: Card, side: Optional[Side], tags: Sequence[str],
+                   call: Awaitable[Any]) -> Any:
+    """verl's own call, and what the engine took while it ran."""
+    before = _looked(where)
+    began = time.perf_counter()
+    result = await call
+    after = _looked(where)
+    if side is not None and side.is_leader and before is not None and after is not None:
+        taken = room.remember(where, tags, before, after)
+        seams.warn_once(f"verl took {' '.join(tags)}", f"{side.engine} woke {' '.join(tags)}: took "
+                        f"{figures.size(taken)} in {figures.seconds(time.perf_counter() - began)}")
+    return result
+
+
+def _looked(where: Card) -> Optional[room.State]:
+    try:
+        return room.look(where)
+    except Exception as problem:
+        seams.warn_once("verl look", f"cannot ask the driver ({problem}): what the engine takes is "
+                        "not known")
+        return None
