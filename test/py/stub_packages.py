@@ -67,7 +67,7 @@ def _make(name):
         "__gt__": lambda self, other: False, "__lt__": lambda self, other: False})
 
 
-class _Module(types.ModuleType):
+class Module(types.ModuleType):
     def __getattr__(self, name):
         if name == "__version__":
             return "99.0"
@@ -90,7 +90,7 @@ class _Distribution(importlib.metadata.Distribution):
         return path
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, packages):
         self.packages = set(packages)
 
@@ -100,7 +100,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec):
-        return _Module(spec.name)
+        return Module(spec.name)
 
     def exec_module(self, module):
         module.__path__ = []
@@ -114,4 +114,4 @@ ABSENT_MODULES = {"torch.npu", "torch_npu"}
 
 
 def install(packages):
-    sys.meta_path.insert(0, _Finder(packages))
+    sys.meta_path.insert(0, StubFinder(packages))
