@@ -11,8 +11,8 @@
  * release did not take. An entry that finds a pre-condition broken answers -EINVAL and does
  * nothing. That the device itself and the places for answers are not NULL is not looked at: as with
  * a driver, the caller sees to it. Entries that fail change nothing unless they say so. Common
- * errors: TG_EDEVICE (the driver's code in tg_last_error()->native), TG_EBROKEN (sticky: every later
- * call answers it), TG_EFORKED. */
+ * errors: TG_EDEVICE (the driver's code in tg_last_error()->native), TG_EBROKEN (sticky: every
+ * later call answers it), TG_EFORKED. */
 #ifndef TIDEGATE_DEVICE_H
 #define TIDEGATE_DEVICE_H
 
