@@ -128,7 +128,7 @@ def test_files_of_three_modes_become_rows(tmp_path, monkeypatch, capsys):
     assert rows["observe: losses that differ from without"]["pass"] is True
     assert rows["on: losses that differ from without"]["value"] == 4
     assert rows["on: losses, largest relative difference"]["value"] == pytest.approx(0.02)
-    assert rows["observe: receipts"]["value"] == 9 / 4
+    assert rows["observe: hand-overs written down"]["value"] == 9 / 4
     assert rows["on/without: seconds of step"]["value"] == 1
     assert tree.fromstring(written.with_suffix(".svg").read_text()).tag.endswith("svg")
 
