@@ -158,6 +158,7 @@ def main():
         if run is not base:
             rows += is_same(run, base) + times(run, base) + speaks(run)
     written = write_results(options, "verl", rows, {
+        "card": base["card"], "machine": base["machine"],  # this may be another machine
         "runs": {run["mode"]: {k: v for k, v in run.items() if k != "used_mib"} for run in runs}})
     draw(runs, written.with_suffix(".svg"))
     sys.exit(any(r["pass"] is False for r in rows))

@@ -19,6 +19,8 @@ import threading
 import time
 from pathlib import Path
 
+from card_results import card, machine
+
 HERE = Path(__file__).resolve().parent
 SMALL = "--hidden 1024 --layers 12 --inter 2816 --heads 8 --kv 2"
 OURS = re.compile(r"tidegate|TidegateWouldNotFit|\] (reclaim|sleep|wake|observe) |\] step \d+: ")
@@ -166,7 +168,7 @@ def run(options):
         code = ended(command, environment(options, place, out), options.limit + 40)
     metrics = out / "metrics.jsonl"
     log = out / "run.log"
-    return {"mode": options.mode, "code": code, "seconds": time.time() - start,
+    return {"mode": options.mode, "card": card(), "machine": machine(), "code": code, "seconds": time.time() - start,
             "command": command, "asked_steps": options.steps,
             "steps": [json.loads(line) for line in metrics.read_text().splitlines()]
             if metrics.exists() else [],

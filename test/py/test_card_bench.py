@@ -95,7 +95,7 @@ def verl_run(mode, loss=0.5, lines=(), observed=None):
               "timing_s/update_weights": 0.3} for n in range(1, 5)]
     if mode == "without":  # the one that writes verl's memory files
         steps = [{**step, "timing_s/step": 9.0, "timing_s/stop_profile": 1.0} for step in steps]
-    return {"mode": mode, "steps": steps, "lines": list(lines), "observed": observed or {},
+    return {"mode": mode, "steps": steps, "card": {"name": "of the run"}, "machine": {}, "lines": list(lines), "observed": observed or {},
             "status": [{"code": 0, "json": False, "said": "GPU 0", "at": 1}], "leak": None,
             "used_mib": [(0.0, 1024), (1.0, 2048)], "tail": ""}
 
@@ -124,7 +124,9 @@ def test_files_of_three_modes_become_rows(tmp_path, monkeypatch, capsys):
         beside.main()
     assert ended.value.code == 1
     written = next(tmp_path.glob("verl-*.json"))
-    rows = by_name(json.loads(written.read_text())["rows"])
+    body = json.loads(written.read_text())
+    assert body["card"] == {"name": "of the run"}
+    rows = by_name(body["rows"])
     assert rows["observe: losses that differ from without"]["pass"] is True
     assert rows["on: losses that differ from without"]["value"] == 4
     assert rows["on: losses, largest relative difference"]["value"] == pytest.approx(0.02)
