@@ -11,9 +11,6 @@ from typing import Dict, List, Optional, Tuple
 from . import card, errors, seams, tags, tenancy, torch_sources
 from .receipts import Item
 
-# Asking the driver for a process's share takes ms, and it changes seldom: contexts and libraries
-# grow at the first use of a kernel.
-_KEPT_SECONDS = 10.0
 # Free memory in torch's segments that is worth a look at each block.
 _WORTH_A_LOOK_BYTES = 1 << 20
 
@@ -24,7 +21,7 @@ def outside_torch(where: card.Card, reserved: int, is_fresh: bool) -> Optional[i
     """What the driver charges to this process beyond torch's segments and our own memory: context,
     libraries, other allocators. None where the driver does not tell."""
     kept = _outside.get(where.index)
-    if kept is None or is_fresh or time.monotonic() - kept[0] > _KEPT_SECONDS:
+    if kept is None or is_fresh or time.monotonic() - kept[0] > tenancy.OUTSIDE_KEPT_SECONDS:
         own = where.process_bytes()
         bytes_outside = None if own is None else max(0, own - reserved - tags.own_bytes(where.uuid))
         kept = _outside[where.index] = (time.monotonic(), bytes_outside)
@@ -56,7 +53,7 @@ def stays(where: card.Card, is_fresh: bool = True) -> Tuple[Item, ...]:
         items.append(Item("tags of this process", own))
     outside = outside_torch(where, now.reserved, is_fresh)
     if outside is not None:
-        items.append(Item("context and libraries", outside))
+        items.append(Item(tenancy.OUTSIDE, outside))
     items += [Item(name, size) for name, size in tenancy.others(where.uuid)]
     claimed = sum(item.size_bytes for item in items)
     items.append(Item("unattributed", max(0, total - free - claimed)))
@@ -75,7 +72,7 @@ def publish(where: card.Card, seams_text: Optional[str] = None) -> None:
         now = torch_sources.figures(where)
         mine.declare("live", now.live + now.pending)
         mine.declare("cached", now.split + now.idle, now.idle)
-        mine.declare("context and libraries", outside_torch(where, now.reserved, False) or 0)
+        mine.declare(tenancy.OUTSIDE, outside_torch(where, now.reserved, False) or 0)
         mine.measure()
         if seams_text is not None:
             mine.note(seams_text)

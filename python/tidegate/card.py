@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from typing import Any, Dict, Optional, Tuple
 
 from . import devices, errors, library
 
+OLDEST_TORCH = (2, 0)
 _DRIVER_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/dxg", "/dev/nvmap")
 _cards: Dict[int, "Card"] = {}
 
@@ -84,18 +86,27 @@ def _other_vendor(torch: Any) -> Optional[str]:
     return None if getattr(version, "cuda", None) else "the CPU"
 
 
+def _check_age(torch: Any) -> None:
+    told = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    if told is not None and tuple(map(int, told.groups())) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise errors.TorchTooOld(0, f"this is PyTorch {torch.__version__}, whose allocator does "
+                                 f"not tell what is needed: {oldest} or newer does")
+
+
 def require() -> Optional[Card]:
     """The card for a call that the user wrote. None: torch could use one, and has not yet, so
-    nothing is held. Raises TorchMissing or NoDevice where there can be none."""
-    card = current()
-    if card is not None:
-        return card
+    nothing is held. Raises TorchMissing, TorchTooOld or NoDevice where there can be none."""
     torch = torch_if_loaded()
     if torch is None:
         if importlib.util.find_spec("torch") is None:
             raise errors.TorchMissing(0, "PyTorch is not installed in this environment "
                                       f"({sys.prefix}): pip install torch")
         return None
+    _check_age(torch)
+    card = current()
+    if card is not None:
+        return card
     vendor = _other_vendor(torch)
     if vendor is not None:
         raise errors.NoDevice(0, f"this PyTorch ({torch.__version__}) is built for {vendor}: "

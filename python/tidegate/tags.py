@@ -14,12 +14,13 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import time
 import weakref
 from ctypes import byref, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Optional, Union
 
-from . import abi, card, checks, devices, errors, library, shortage, tenancy
+from . import abi, card, checks, devices, errors, library, shortage, tenancy, torch_sources
 from .locks import ForkSafeLock
 from .receipts import Item, Receipt
 
@@ -51,6 +52,25 @@ class Memory:
         library.call("tg_memory_open", device.handle,
                      None if self.tenant is None else self.tenant.handle, byref(self.handle))
         self.tags: Dict[str, "Tag"] = {}
+        self._told_outside = -math.inf
+        self.tell_outside()
+
+    def tell_outside(self) -> None:
+        """Declares what the driver charges to this process beyond torch's segments and its tags, so
+        that it is nobody's riddle to others. Asking takes the driver ms and the figure changes
+        seldom: at most every ten seconds."""
+        now = time.monotonic()
+        if self.tenant is None or now - self._told_outside < tenancy.OUTSIDE_KEPT_SECONDS:
+            return
+        self._told_outside = now
+        charged, where = self.device.process_bytes(), card.current()
+        if charged is not None:
+            reserved = 0 if where is None else torch_sources.figures(where).reserved
+            self.tenant.declare(tenancy.OUTSIDE, max(0, charged - reserved - self.bytes()))
+
+    def bytes(self) -> int:
+        """What its tags occupy on the device."""
+        return sum(tag.info().device_bytes for tag in list(self.tags.values()))
 
 
 _memory: Optional[Memory] = None
@@ -223,6 +243,8 @@ def _move(operation: str, names: Names, timeout: float) -> Receipt:
         what = f"{operation} {', '.join(wanted)}"
         raise _told(problem, memory, what, receipt.asked_bytes,
                     "All tags are as before.") from None
+    if operation == "sleep":
+        memory.tell_outside()
     return _receipt(operation, receipt)
 
 
@@ -245,9 +267,7 @@ def wake(tags: Names = None, *, timeout: float = 20.0) -> Receipt:
 def own_bytes(uuid: Optional[bytes]) -> int:
     """What this process's tags occupy on a device."""
     memory = _memory
-    if memory is None or memory.device.uuid != uuid:
-        return 0
-    return sum(tag.info().device_bytes for tag in list(memory.tags.values()))
+    return 0 if memory is None or memory.device.uuid != uuid else memory.bytes()
 
 
 def _forget() -> None:

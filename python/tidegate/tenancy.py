@@ -18,6 +18,11 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from . import abi, card, devices, errors, identity, library, modes, seams
 from .locks import ForkSafeLock
 
+# What the driver charges to a process beyond what its allocators hold. Asking takes ms, and the
+# figure changes seldom: contexts and libraries grow at the first use of a kernel.
+OUTSIDE = "context and libraries"
+OUTSIDE_KEPT_SECONDS = 10.0
+
 _lock = ForkSafeLock()
 
 

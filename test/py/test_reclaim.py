@@ -249,6 +249,19 @@ def test_torch_that_nobody_has_imported_holds_nothing(library, monkeypatch):
     assert "torch" not in sys.modules
 
 
+@pytest.mark.parametrize("version", ["1.13.1+cu117", "0.4.0"])
+def test_torch_that_is_too_old(torch, version):
+    torch.__version__ = version
+    with pytest.raises(tidegate.TorchTooOld, match="2.0 or newer"):
+        tidegate.reclaim()
+
+
+@pytest.mark.parametrize("version", ["2.0.0", "2.11.0+cu130", "2.13.0a0+git123", "nightly"])
+def test_torch_that_is_new_enough(torch, version):
+    torch.__version__ = version
+    assert tidegate.reclaim(0).reason == "target met"
+
+
 @pytest.mark.parametrize("cuda, hip, said", [(None, None, "the CPU"), (None, "6.4", "ROCm")])
 def test_torch_for_something_else(torch, cuda, hip, said):
     torch.version.cuda, torch.version.hip = cuda, hip
