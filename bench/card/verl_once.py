@@ -168,7 +168,8 @@ def run(options):
         code = ended(command, environment(options, place, out), options.limit + 40)
     metrics = out / "metrics.jsonl"
     log = out / "run.log"
-    return {"mode": options.mode, "card": card(), "machine": machine(), "code": code, "seconds": time.time() - start,
+    return {"mode": options.mode, "card": card(), "machine": machine(), "code": code,
+            "seconds": time.time() - start,
             "command": command, "asked_steps": options.steps,
             "steps": [json.loads(line) for line in metrics.read_text().splitlines()]
             if metrics.exists() else [],

@@ -95,7 +95,8 @@ def verl_run(mode, loss=0.5, lines=(), observed=None):
               "timing_s/update_weights": 0.3} for n in range(1, 5)]
     if mode == "without":  # the one that writes verl's memory files
         steps = [{**step, "timing_s/step": 9.0, "timing_s/stop_profile": 1.0} for step in steps]
-    return {"mode": mode, "steps": steps, "card": {"name": "of the run"}, "machine": {}, "lines": list(lines), "observed": observed or {},
+    return {"mode": mode, "steps": steps, "card": {"name": "of the run"}, "machine": {},
+            "lines": list(lines), "observed": observed or {},
             "status": [{"code": 0, "json": False, "said": "GPU 0", "at": 1}], "leak": None,
             "used_mib": [(0.0, 1024), (1.0, 2048)], "tail": ""}
 
