@@ -23,7 +23,6 @@ static bool note_death(struct tg_ledger *ledger, struct tg__slot *slot,
     row->state = TG__ROW_DEAD;
     row->is_waiting = 0;
     row->wait_bytes = 0;
-    row->is_starting = 0;
     row->dead_since_ns = tg__clock_ns();
     row->unattributed_before_bytes = last_unattributed(ledger->body, row->device);
     for (uint32_t i = 0; i < row->tag_count; i++) {

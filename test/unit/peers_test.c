@@ -209,16 +209,19 @@ START_TEST(what_the_dead_declared_is_theirs_until_the_card_has_it) {
     struct tg_shortfall shortfall;
     struct child child;
 
+    hold_and_tell(20 * GIB, 0);
     atomic_store(&card->used_bytes[1], 30 * GIB);
     child = start(declare_and_live_on, NULL);
     ck_assert_uint_eq(hear(child.in), 0);
     kill_and_finish(&child);
-    ck_assert_int_eq(tg_tenant_reserve(rollout, "kv", 71 * GIB, 0), TG_ENOFIT);
+    ck_assert_int_eq(tg_tenant_reserve(rollout, "kv", 51 * GIB, 0), TG_ENOFIT);
     tg_tenant_shortfall(rollout, &shortfall);
     ck_assert_uint_eq(shortfall.orphaned_bytes, 30 * GIB);
     ck_assert_uint_eq(shortfall.unattributed_bytes, 0);
+    ck_assert_ptr_nonnull(look_at(ledger, "mortal"));
     atomic_store(&card->used_bytes[1], 0);
-    ck_ok(tg_tenant_reserve(rollout, "kv", CARD_BYTES, 0));
+    ck_ok(tg_tenant_reserve(rollout, "kv", 80 * GIB, 0));
+    ck_assert_ptr_null(look_at(ledger, "mortal"));
 }
 END_TEST
 
