@@ -24,8 +24,8 @@ static const struct wanted wanted[] = {
 #undef TG__CUDA_CALL
 };
 
-/* Drivers since 12.0 answer for a version; older ones, and one that does not know the call in that
- * version, have at most the exact name. */
+/* Drivers since 12.0 answer for a version, and then for all that they have. Older ones have the
+ * exact name. */
 static void *find(void *library, tg__proc_address_fn proc_address, const struct wanted *call) {
     void *function = NULL;
     int query_status;
