@@ -42,11 +42,11 @@ def _in_torch(where: card.Card, now: torch_sources.Figures, is_fresh: bool) -> L
                     Item("cached", returnable)]
 
 
-def stays(where: card.Card, is_fresh: bool = True) -> Tuple[Item, ...]:
-    """The account of one card, largest of all programs. is_fresh: something has run, so what costs
-    milliseconds is measured again."""
-    now = torch_sources.figures(where)
-    free, total = where.driver_memory()
+def stays(where: card.Card, look: Optional[torch_sources.Look] = None, *,
+          is_fresh: bool = True) -> Tuple[Item, ...]:
+    """The account of one card, at a look that was just taken or now. is_fresh: something has run
+    since the last one, so what costs milliseconds is measured again."""
+    now, free, total = torch_sources.look(where) if look is None else look
     items = _in_torch(where, now, is_fresh)
     own = tags.own_bytes(where.uuid)
     if own > 0:
@@ -60,7 +60,8 @@ def stays(where: card.Card, is_fresh: bool = True) -> Tuple[Item, ...]:
     return tuple(item for item in items if item.size_bytes > 0)
 
 
-def publish(where: card.Card, seams_text: Optional[str] = None) -> None:
+def publish(where: card.Card, seams_text: Optional[str] = None,
+            look: Optional[torch_sources.Look] = None) -> None:
     """Writes into the ledger what this process holds on the card, as the driver and torch say now:
     "live", "cached" and what of it could be given back, "context and libraries". Joins the first
     time. Never raises: the ledger is for others."""
@@ -69,7 +70,7 @@ def publish(where: card.Card, seams_text: Optional[str] = None) -> None:
         mine = None if device is None else tenancy.tenant(device)
         if mine is None:
             return
-        now = torch_sources.figures(where)
+        now = torch_sources.figures(where) if look is None else look.torch
         mine.declare("live", now.live + now.pending)
         mine.declare("cached", now.split + now.idle, now.idle)
         mine.declare(tenancy.OUTSIDE, outside_torch(where, now.reserved, False) or 0)

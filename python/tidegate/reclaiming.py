@@ -15,11 +15,11 @@ import os
 import threading
 import time
 from ctypes import byref, c_uint32
-from typing import Callable, Dict, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 from . import abi, accounts, card, checks, figures, library, torch_sources
 from .locks import ForkSafeLock
-from .receipts import NOT_ALLOWED, NOTHING_LEFT, Receipt, SourceUse
+from .receipts import NOT_ALLOWED, NOTHING_LEFT, Item, Receipt, SourceUse
 
 # One segment of torch's large pool: what is smaller is not worth a collection of garbage.
 MIN_GAIN_BYTES = 20 << 20
@@ -40,23 +40,20 @@ class Record:
         for row, source in zip(self.table, self.sources):
             row.name = source.name.encode()
             row.cost_ns = source.cost_ns
-        self.gauge: Callable[[], int] = _host_free if is_host else self._card_free
+        self._is_host = is_host
 
-    def _card_free(self) -> int:
-        return self.card.driver_memory()[0]
+    def look(self) -> torch_sources.Look:
+        """For the host, free is what the kernel says could be had without swapping."""
+        if not self._is_host:
+            return torch_sources.look(self.card)
+        with open("/proc/meminfo", encoding="ascii") as file:
+            rows = dict(line.split(":", 1) for line in file)
+        free, total = (int(rows[name].split()[0]) << 10 for name in ("MemAvailable", "MemTotal"))
+        return torch_sources.Look(torch_sources.figures(self.card), free, total)
 
     def set_bounds(self, now: torch_sources.Figures) -> None:
         for row, source in zip(self.table, self.sources):
             row.bound_bytes = source.bound(now)
-
-
-def _host_free() -> int:
-    """What the kernel says could be had without swapping."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
-    return 0
 
 
 class Pass:
@@ -70,35 +67,30 @@ class Pass:
         self.state = abi.tg_reclaim(
             target_bytes=abi.EVERYTHING if target is None else target, min_gain_bytes=min_gain,
             deadline_ns=deadline_ns)
-        self.free = record.gauge()
+        self.before = self.now = record.look()
 
     def go(self) -> int:
         """Runs sources until the library says stop, and returns why: a number of abi.STOPS."""
         table, state, chosen = self.record.table, self.state, c_uint32()
         self.functions["tg_reclaim_begin"](byref(state), table, self.count)
-        now = torch_sources.figures(self.record.card)
         while True:
-            self.record.set_bounds(now)
+            self.record.set_bounds(self.now.torch)
             state.now_ns = time.monotonic_ns()
             stop: int = self.functions["tg_reclaim_next"](byref(state), table, self.count,
                                                           byref(chosen))
             if stop != abi.GO_ON:
                 return stop
-            now = self._run(chosen.value, now)
+            self._run(self.record.sources[chosen.value], table[chosen.value])
 
-    def _run(self, index: int, before: torch_sources.Figures) -> torch_sources.Figures:
-        source, row = self.record.sources[index], self.record.table[index]
-        begun_ns, free_before = time.monotonic_ns(), self.free
+    def _run(self, source: torch_sources.Source, row: abi.tg_source) -> None:
+        begun_ns, before = time.monotonic_ns(), self.now
         source.run(self.record.card)
-        self.free = self.record.gauge()
-        spent_ns = time.monotonic_ns() - begun_ns
-        after = torch_sources.figures(self.record.card)
+        after = self.now = self.record.look()
         run = abi.tg_source_run(
-            free_before_bytes=free_before, free_after_bytes=self.free,
-            freed_bytes=max(0, before.live - after.live), bound_after_bytes=source.bound(after),
-            spent_ns=spent_ns)
+            free_before_bytes=before.free, free_after_bytes=after.free,
+            freed_bytes=max(0, before.torch.live - after.torch.live),
+            bound_after_bytes=source.bound(after.torch), spent_ns=time.monotonic_ns() - begun_ns)
         self.functions["tg_reclaim_book"](byref(self.state), byref(row), byref(run))
-        return after
 
 
 def _uses(record: Record, count: int) -> Tuple[SourceUse, ...]:
@@ -126,15 +118,15 @@ def _reclaim_now(where: card.Card, target: Optional[int], min_gain: int, deadlin
         record = _records[key] = Record(where, host)
     count = len(record.sources) - (0 if host or no_graphs else 1)
     attempt = Pass(record, count, target, min_gain, deadline_ns)
-    free_before = attempt.free
     stop = attempt.go()
-    ran = attempt.state.runs > 0
+    stays: Tuple[Item, ...] = ()
     if not host:
-        accounts.publish(where)
+        accounts.publish(where, look=attempt.now)
+        stays = accounts.stays(where, attempt.now, is_fresh=attempt.state.runs > 0)
     return Receipt(
-        abi.STOPS[stop], target, attempt.state.gained_bytes, record.gauge() - free_before,
-        attempt.state.runs, time.monotonic() - began, _uses(record, count),
-        () if host else accounts.stays(where, is_fresh=ran))
+        abi.STOPS[stop], target, attempt.state.gained_bytes,
+        attempt.now.free - attempt.before.free, attempt.state.runs, time.monotonic() - began,
+        _uses(record, count), stays)
 
 
 def run(where: card.Card, target: Optional[int] = None, *, timeout: Optional[float] = None,

@@ -45,6 +45,19 @@ def figures(card: Card) -> Figures:
     return Figures(reserved, live, pending, split, max(0, reserved - live - pending - split))
 
 
+class Look(NamedTuple):
+    """One look at a card, by torch's allocator and by the driver (of all programs together)."""
+
+    torch: Figures
+    free: int
+    total: int
+
+
+def look(card: Card) -> Look:
+    """About 50 µs."""
+    return Look(figures(card), *card.driver_memory())
+
+
 class Source:
     """One thing that can be called for memory. cost_ns: a guess, until runs were measured."""
 
