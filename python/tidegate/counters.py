@@ -49,7 +49,8 @@ class Counters:
 
     def driver(self) -> Tuple[int, int]:
         """(free, total) bytes of the device."""
-        return self._memory_info(self.device)
+        free, total = self._memory_info(self.device)
+        return free, total
 
     def measure(self) -> Measure:
         """Both at once."""
@@ -57,7 +58,8 @@ class Counters:
 
     def snapshot(self) -> Dict[str, Any]:
         """The allocator's segments, blocks and history, as torch dumps them."""
-        return self.torch.cuda.memory._snapshot()
+        taken: Dict[str, Any] = self.torch.cuda.memory._snapshot()
+        return taken
 
     def segments(self, snapshot: Dict[str, Any]) -> List[Dict[str, Any]]:
         """Those of this device."""
@@ -95,9 +97,9 @@ class Counters:
         kind = self.torch._C.TensorBase
         try:
             if issubclass(type(tensor), kind):
-                return kind.data_ptr(tensor) if kind.is_cuda.__get__(tensor) else None
-            return self.torch.UntypedStorage.data_ptr(tensor)
-        except Exception:  # noqa: BLE001: sparse, meta, fake: torch has an error for each
+                return int(kind.data_ptr(tensor)) if kind.is_cuda.__get__(tensor) else None
+            return int(self.torch.UntypedStorage.data_ptr(tensor))
+        except Exception:  # sparse, meta, fake: torch has an error for each
             return None
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
+import inspect
+import itertools
 import math
 import sys
-import os
 import time
 import types
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
@@ -25,7 +26,7 @@ BUDGET_SECONDS = 0.2
 BLOCKS_MAX = 6  # of the site's blocks that are looked at: more tell no more, and each costs
 TENSORS_MAX = 16
 FRONTIER_MAX = 24
-LEVELS_MAX = 4
+LEVELS_MAX = 6
 NESTING_MAX = 3
 MOST = 0.6  # a container behind this share of the blocks is their holder
 ALLOCATIONS_MAX = 8_000_000  # Python's; beyond, one walk alone takes longer than the budget
@@ -33,11 +34,15 @@ ALLOCATIONS_MAX = 8_000_000  # Python's; beyond, one walk alone takes longer tha
 _Level = Dict[int, Any]  # objects by their id
 _Behind = Dict[int, Set[int]]  # the blocks that are reached through an object, by its id
 
-_GENERATORS: Tuple[Tuple[type, str, str], ...] = (
-    (types.GeneratorType, "generator", "gi_code"),
-    (types.CoroutineType, "coroutine", "cr_code"),
-    (types.AsyncGeneratorType, "async generator", "ag_code"),
+# What waits with locals of its own: its word, and where its code and its state stand.
+_WAITING: Tuple[Tuple[type, str, str, str], ...] = (
+    (types.GeneratorType, "generator", "gi_code", "gi_running"),
+    (types.CoroutineType, "coroutine", "cr_code", "cr_running"),
+    (types.AsyncGeneratorType, "async generator", "ag_code", "ag_running"),
 )
+_FRAME_WORDS = ((inspect.CO_GENERATOR, "generator"), (inspect.CO_COROUTINE, "coroutine"),
+                (inspect.CO_ASYNC_GENERATOR, "async generator"))
+_TRACEBACK = "a traceback's frame of"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +161,9 @@ class _Walk:
         kinds = _all_subclasses(tensor_types)
         began = self.begin_scan()
         everything = gc.get_objects()
-        candidates = [one for one in everything if type(one) in kinds]
+        # By the id of its class: a class of the program's may have no hash, or one of its own.
+        candidates = list(itertools.compress(
+            everything, map(kinds.__contains__, map(id, map(type, everything)))))
         del everything
         self.scan_seconds = self.clock() - began
         by_block: Dict[int, List[Any]] = {}
@@ -205,7 +212,7 @@ class _Walk:
         found: _Level = self.own({})
         children: _Level = self.own({})
         blocks: _Behind = {}
-        for one in self.referrers(list(level.values())):
+        for one in self.referrers(level.values()):
             number = id(one)
             held = level.keys() & map(id, gc.get_referents(one))
             if number in met or not held:
@@ -225,25 +232,23 @@ class _Walk:
             raise _OutOfTime
         return now
 
-    def referrers(self, objects: List[Any]) -> List[Any]:
+    def referrers(self, sought: Iterable[Any]) -> List[Any]:
         """What holds any of these, but for ourselves and functions that run."""
-        self.own(objects)
+        objects: Tuple[Any, ...] = self.own(tuple(self.own(sought)))  # what is passed on, as it is
         began = self.begin_scan()
         found = self.own(gc.get_referrers(*objects))
         self.scan_seconds = self.clock() - began
-        return self.own([one for one in found
-                         if id(one) not in self.hidden and not _is_passing(one)])
+        kept: List[Any] = self.own([one for one in found
+                                    if id(one) not in self.hidden and not _is_passing(one)])
+        return kept
 
     # ---- what a container is called, and where it lives
 
     def describe(self, container: Any, child: Any) -> Holder:
-        for kind, word, code in _GENERATORS:
-            if type(container) is kind:
-                code = getattr(container, code)
-                return Holder(word, code.co_name, place=looking.place_of(code))
-        if type(container) is types.FrameType:
-            code = container.f_code
-            return Holder("traceback", code.co_name, place=looking.place_of(code))
+        waiting = _waiting(container)
+        if waiting is not None:
+            word, code, _ = waiting
+            return Holder(word, code.co_name, place=looking.place_of(code))
         if type(container) is types.CellType:
             home = self.home_of_cell(container)
             return Holder("closure variable", home.name, home=home.text, place=home.place)
@@ -255,7 +260,7 @@ class _Walk:
                           home.place)
         return _attribute(container, child)
 
-    def describe_dict(self, container: dict, child: Any) -> Holder:
+    def describe_dict(self, container: looking.Names, child: Any) -> Holder:
         """A dict is a container of its own, or the names of a module, a class or an object."""
         home = _home_in_dict(container, child)
         if home.rank > 0:
@@ -305,7 +310,7 @@ class _Walk:
         own = Holder(_kind_name(outer), around.name, looking.length(outer), around.text)
         return _Home(3, name, str(own), around.place)
 
-    def owner_of_dict(self, names: dict, child: Any) -> _Home:
+    def owner_of_dict(self, names: looking.Names, child: Any) -> _Home:
         """The object, class or module whose names a dict holds; rank 9 where it is nobody's."""
         name = looking.key_of(names, child)
         for one in self.referrers([names]):
@@ -333,13 +338,14 @@ class _Walk:
 # ---- tensors in blocks --------------------------------------------------------------------------
 
 
-def _all_subclasses(kinds: Sequence[type]) -> Set[type]:
-    found: Set[type] = set()
+def _all_subclasses(kinds: Sequence[type]) -> Set[int]:
+    """The ids of these classes and of all that derive from them."""
+    found: Set[int] = set()
     waiting = list(kinds)
     while waiting:
         one = waiting.pop()
-        if one not in found:
-            found.add(one)
+        if id(one) not in found:
+            found.add(id(one))
             waiting.extend(type.__subclasses__(one))
     return found
 
@@ -372,14 +378,22 @@ def _spread(numbers: List[int], count: int) -> List[int]:
 
 def _is_passing(one: Any) -> bool:
     """What holds an object only while something runs: no container."""
+    if type(one) is types.FrameType and one.f_code.co_filename == __file__:
+        return True
+    waiting = _waiting(one)
+    return waiting is not None and waiting[2]
+
+
+def _waiting(one: Any) -> Optional[Tuple[str, types.CodeType, bool]]:
+    """Of what has locals of its own: its word, its code, and whether it runs at this moment. Up to
+    Python 3.10 it is the frame of a generator that holds its locals."""
     if type(one) is types.FrameType:
-        return one.f_code.co_filename == __file__ or looking.is_running(one)
-    for kind, _, _ in _GENERATORS:
+        words = [word for flag, word in _FRAME_WORDS if one.f_code.co_flags & flag]
+        return (words or [_TRACEBACK])[0], one.f_code, looking.is_running(one)
+    for kind, word, code, running in _WAITING:
         if type(one) is kind:
-            running = {types.GeneratorType: "gi_running", types.CoroutineType: "cr_running",
-                       types.AsyncGeneratorType: "ag_running"}[kind]
-            return bool(getattr(one, running))
-    return False
+            return word, getattr(one, code), bool(getattr(one, running))
+    return None
 
 
 def _is_top(one: Any) -> bool:
@@ -399,7 +413,9 @@ def _rank(one: Any) -> int:
         return 2
     if looking.length(one) is not None:
         return 0
-    if type(one) in (types.CellType, functools.partial) or looking.own_dict(one) is not None:
+    if type(one) is types.CellType or type(one) is functools.partial:
+        return 1
+    if looking.own_dict(one) is not None:
         return 1
     return 3
 
@@ -425,13 +441,11 @@ def _home_in(one: Any, child: Any) -> _Home:
     if type(one) is types.FunctionType:
         return _Home(2, text=f"function {one.__qualname__}",
                      place=looking.place_of(one.__code__))
-    for kind, word, code in _GENERATORS:
-        if type(one) is kind:
-            code = getattr(one, code)
-            return _Home(2, text=f"{word} {code.co_name}", place=looking.place_of(code))
-    if type(one) is types.FrameType:
-        return _Home(5, text=f"the frame of {one.f_code.co_name}, kept by a traceback",
-                     place=looking.place_of(one.f_code))
+    waiting = _waiting(one)
+    if waiting is not None:
+        word, code, _ = waiting
+        rank = 5 if word == _TRACEBACK else 2
+        return _Home(rank, text=f"{word} {code.co_name}", place=looking.place_of(code))
     if type(one) is functools.partial:
         return _Home(2, text=f"a functools.partial of {_callable_name(one.func)}")
     if looking.length(one) is not None or type(one) is types.CellType:
@@ -446,14 +460,14 @@ def _home_in(one: Any, child: Any) -> _Home:
     return _Home(6, text=_kind_name(one))
 
 
-def _home_in_dict(names: dict, child: Any) -> _Home:
+def _home_in_dict(names: looking.Names, child: Any) -> _Home:
     module = looking.module_of(names)
     if module is None:
         return _Home(6)
     return _module_home(names, looking.key_of(names, child))
 
 
-def _module_home(names: dict, name: Optional[str]) -> _Home:
+def _module_home(names: looking.Names, name: Optional[str]) -> _Home:
     module = looking.label(dict.get(names, "__name__")) or "a module"
     place = None if name is None else looking.line_in_module(names, name)
     return _Home(0, name, f"module {module}", place, is_attribute=True)

@@ -14,9 +14,11 @@ import gc
 import os
 import sys
 import types
-from typing import Any, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, cast
 
-_C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+Names = Dict[Any, Any]
+
+_MODULE_DICT: Any = vars(types.ModuleType)["__dict__"]
 _SIZED = (list, tuple, dict, set, frozenset, collections.deque)
 _FILLS = frozenset(("append", "extend", "add", "update", "insert", "setdefault", "appendleft",
                     "extendleft", "__setitem__", "put", "put_nowait"))
@@ -28,19 +30,24 @@ def is_kind(obj: Any, *kinds: type) -> bool:
     return issubclass(type(obj), kinds)
 
 
+def is_exactly(obj: Any, *kinds: type) -> bool:
+    """Whether its class is one of these: by identity, since a metaclass may compare as it likes."""
+    return any(type(obj) is kind for kind in kinds)
+
+
 def mro(cls: type) -> Tuple[type, ...]:
     """The classes behind a class, itself first."""
-    return type.__dict__["__mro__"].__get__(cls)
+    return cast(Tuple[type, ...], type.__dict__["__mro__"].__get__(cls))
 
 
 def class_dict(cls: type) -> Mapping[str, Any]:
     """The names of one class, without those that it inherits."""
-    return type.__dict__["__dict__"].__get__(cls)
+    return cast(Mapping[str, Any], type.__dict__["__dict__"].__get__(cls))
 
 
 def class_name(cls: type) -> str:
     """The name of a class, as it was written."""
-    return type.__dict__["__qualname__"].__get__(cls)
+    return cast(str, type.__dict__["__qualname__"].__get__(cls))
 
 
 def class_module(cls: type) -> str:
@@ -49,20 +56,20 @@ def class_module(cls: type) -> str:
     return name if type(name) is str else ""
 
 
-def own_dict(obj: Any) -> Optional[dict]:
+def own_dict(obj: Any) -> Optional[Names]:
     """The dict of an object's attributes; None where it has none, or where its class hides it."""
     for cls in mro(type(obj)):
         getter = class_dict(cls).get("__dict__")
         if getter is None:
             continue
-        if type(getter) not in _C_DESCRIPTORS:
+        if not is_exactly(getter, types.GetSetDescriptorType, types.MemberDescriptorType):
             return None
         found = getter.__get__(obj, type(obj))
         return found if is_kind(found, dict) else None
     return None
 
 
-def items_of(mapping: dict) -> List[Tuple[Any, Any]]:
+def items_of(mapping: Names) -> List[Tuple[Any, Any]]:
     """Keys and values at one moment, past what a class derived from dict makes of them."""
     return list(dict.items(mapping))
 
@@ -79,12 +86,12 @@ def label(key: Any) -> Optional[str]:
     """A key as text, where that needs no code of its class."""
     if type(key) is str:
         return key if len(key) <= 60 else key[:57] + "..."
-    if type(key) in (int, bool):
+    if is_exactly(key, int, bool):
         return str(key)
     return None
 
 
-def key_of(mapping: dict, child: Any) -> Optional[str]:
+def key_of(mapping: Names, child: Any) -> Optional[str]:
     """The key under which a dict holds an object, as text."""
     for key, value in items_of(mapping):
         if value is child:
@@ -116,22 +123,18 @@ def slot_of(obj: Any, child: Any) -> Optional[str]:
     return None
 
 
-def module_of(mapping: dict) -> Optional[str]:
+def module_of(mapping: Names) -> Optional[str]:
     """The name of the module whose globals a dict is; None: it is no module's."""
     name = dict.get(mapping, "__name__")
     if type(name) is not str:
         return None
     module = sys.modules.get(name)
-    if type(module) is types.ModuleType or is_kind(module, types.ModuleType):
-        return name if _module_dict(module) is mapping else None
-    return None
+    if not is_kind(module, types.ModuleType):
+        return None
+    return name if _MODULE_DICT.__get__(module) is mapping else None
 
 
-def _module_dict(module: types.ModuleType) -> dict:
-    return types.ModuleType.__dict__["__dict__"].__get__(module)
-
-
-def file_of(mapping: dict) -> Optional[str]:
+def file_of(mapping: Names) -> Optional[str]:
     """The file that a module's globals name."""
     path = dict.get(mapping, "__file__")
     return path if type(path) is str else None
@@ -171,7 +174,7 @@ def line_in_function(function: types.FunctionType, name: str) -> str:
     return _best_line(_function_codes(function), name) or _place(code, code.co_firstlineno)
 
 
-def line_in_module(mapping: dict, name: str) -> Optional[str]:
+def line_in_module(mapping: Names, name: str) -> Optional[str]:
     """Where the functions of a module fill the global of this name; else the module's file."""
     path = file_of(mapping)
     return _best_line(_module_codes(mapping), name) or (path and os.path.basename(path))
@@ -233,7 +236,7 @@ def _class_codes(cls: type) -> Iterator[types.CodeType]:
 
 
 def _member_codes(member: Any) -> Iterator[types.CodeType]:
-    if type(member) in (staticmethod, classmethod):
+    if is_exactly(member, staticmethod, classmethod):
         member = member.__func__
     elif type(member) is property:
         member = member.fget
@@ -258,7 +261,7 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
         waiting.extend(c for c in one.co_consts if type(c) is types.CodeType)
 
 
-def _module_codes(mapping: dict) -> Iterator[types.CodeType]:
+def _module_codes(mapping: Names) -> Iterator[types.CodeType]:
     name = module_of(mapping)
     for _, member in items_of(mapping):
         if type(member) is types.FunctionType:

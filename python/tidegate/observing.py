@@ -110,7 +110,7 @@ def measure() -> Optional[Measure]:
     try:
         found = counters.find()
         return None if found is None else found.measure()
-    except Exception as problem:  # noqa: BLE001: torch's errors are not the program's
+    except Exception as problem:  # torch's errors are not the program's
         seams.warn_once("measure", f"torch's counters cannot be read: {problem}")
         return None
 
@@ -124,7 +124,7 @@ def estimate() -> Optional[int]:
         if found is None or found.is_history_on():
             return None
         return counters.returnable_bytes(found.segments(found.snapshot()))
-    except Exception as problem:  # noqa: BLE001
+    except Exception as problem:
         seams.warn_once("estimate", f"torch's segments cannot be read: {problem}")
         return None
 
@@ -156,7 +156,7 @@ def record_handover(kind: str, tags: Sequence[str], before: Optional[Measure],
         if is_said and _is_new(one):
             seams.announce(said(one))
         return one
-    except Exception as problem:  # noqa: BLE001
+    except Exception as problem:
         seams.warn_once("record_handover", f"a hand-over could not be recorded: {problem}")
         return None
 

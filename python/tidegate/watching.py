@@ -9,6 +9,7 @@ said in one line. Then the history is off again. doc/design/watch.md has the rea
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import threading
@@ -43,7 +44,7 @@ def step(number: Optional[int] = None, *, source: str = "program") -> None:
         return  # another thread's mark, or one from inside a mark
     try:
         _watch.mark(number, source)
-    except Exception as problem:  # noqa: BLE001: watching is never worth the program's life
+    except Exception as problem:  # watching is never worth the program's life
         _watch.fail(problem)
     finally:
         _busy.release()
@@ -57,8 +58,8 @@ def follow(optimizer: Any = None) -> Any:
 
     if optimizer is not None:
         return optimizer.register_step_post_hook(hook)
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-    return register_optimizer_step_post_hook(hook)
+    torch_optimizers = importlib.import_module("torch.optim.optimizer")
+    return torch_optimizers.register_optimizer_step_post_hook(hook)
 
 
 class _Search:
@@ -83,7 +84,7 @@ class _Search:
         try:
             self.counters.begin_history()
             self.is_ours = True
-        except Exception:  # noqa: BLE001: a torch, or an allocator, that has none: no line, then
+        except Exception:  # a torch, or an allocator, that has none: no line, then
             pass
 
     def take(self, step_number: int) -> None:
@@ -281,7 +282,7 @@ class Watch:
         self.is_failed, self.counters = True, None
         try:
             self.end_search()
-        except Exception:  # noqa: BLE001: torch has failed once already
+        except Exception:  # torch has failed once already
             pass
         seams.warn_once("watch", f"steps are watched no longer: {problem}")
 
