@@ -11,6 +11,8 @@
 #include <tidegate/error.h>
 #include <tidegate/memory.h>
 
+#include "tested_device.h"
+
 #define GRANULE (UINT64_C(2) << 20)
 
 enum { BLOCKS = 8, FAULTS = 60 };
@@ -187,7 +189,7 @@ START_TEST(a_day_on_the_host_device) {
     struct day day = {0};
     uint64_t free_bytes, total_bytes;
 
-    ck_assert_int_eq(open_all("host:capacity=128MiB"), 0);
+    ck_assert_int_eq(open_all(tested_uri("", "capacity=128MiB")), 0);
     ck_assert_int_eq(begin_day(&day), 0);
     ck_assert_int_eq(spend_day(&day), 0);
     tg_memory_close(memory);
@@ -199,12 +201,12 @@ START_TEST(a_day_on_the_host_device) {
 END_TEST
 
 START_TEST(a_day_with_a_call_that_fails) {
-    char uri[96];
+    char prefix[32];
     struct day day = {0};
     int rc;
 
-    snprintf(uri, sizeof uri, "fault:nth=%d/host:capacity=128MiB", _i);
-    rc = open_all(uri);
+    snprintf(prefix, sizeof prefix, "fault:nth=%d/", _i);
+    rc = open_all(tested_uri(prefix, "capacity=128MiB"));
     if (rc == 0) {
         rc = begin_day(&day);
         spend_day(&day);
@@ -216,12 +218,11 @@ START_TEST(a_day_with_a_call_that_fails) {
 END_TEST
 
 START_TEST(a_day_on_which_nothing_comes_back) {
-    char uri[96];
     struct day day = {0};
 
     /* Every release fails: sleeps succeed, and what stays is counted as long as it is there. */
-    snprintf(uri, sizeof uri, "fault:nth=1,op=release,mode=every/host:capacity=512MiB");
-    ck_assert_int_eq(open_all(uri), 0);
+    ck_assert_int_eq(open_all(tested_uri("fault:nth=1,op=release,mode=every/", "capacity=512MiB")),
+                     0);
     ck_assert_int_eq(begin_day(&day), 0);
     ck_assert_int_eq(spend_day(&day), 0);
     close_all();
@@ -233,7 +234,7 @@ START_TEST(bad_use_is_told_and_changes_nothing) {
     struct tg_tag_info info;
     void *block;
 
-    ck_assert_int_eq(open_all("host:capacity=64MiB"), 0);
+    ck_assert_int_eq(open_all(tested_uri("", "capacity=64MiB")), 0);
     ck_assert_int_eq(tg_memory_open(NULL, NULL, &memory), -EINVAL);
     ck_assert_int_eq(tg_tag_open(memory, "a tag", NULL, &tag), -EINVAL);
     ck_assert_int_eq(tg_tag_open(memory, "tag", NULL, &tag), 0);
@@ -257,7 +258,7 @@ START_TEST(null_is_told_and_changes_nothing) {
     const void *copy;
     void *block;
 
-    ck_assert_int_eq(open_all("host:capacity=32MiB"), 0);
+    ck_assert_int_eq(open_all(tested_uri("", "capacity=32MiB")), 0);
     ck_assert_int_eq(tg_memory_open(device, NULL, NULL), -EINVAL);
     ck_assert_int_eq(tg_tag_open(NULL, "a", NULL, &tag), -EINVAL);
     ck_assert_int_eq(tg_tag_open(memory, "a", NULL, NULL), -EINVAL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the cuda device makes of its driver: one that is not there, too old, without an event of the
- * whole context, failing for good, late, or counting processes by other ids; and which device `auto`
- * is. Each test asks the stand-in driver for what it wants. */
+ * whole context, failing for good, late, or counting processes by other ids; and which device
+ * `auto` is. Each test asks the stand-in driver for what it wants. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,7 +118,8 @@ START_TEST(a_fence_waits_for_all_and_no_longer) {
 }
 END_TEST
 
-static const char *const hanging[] = {"capacity=64MiB,hang=1", "capacity=64MiB,hang=1,driver=12040"};
+static const char *const hanging[] = {"capacity=64MiB,hang=1",
+                                      "capacity=64MiB,hang=1,driver=12040"};
 
 /* Closing ends, too: what is given up is the driver's to clean. */
 START_TEST(waiting_ends_where_the_work_does_not) {

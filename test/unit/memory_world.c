@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../api/tested_device.h"
 #include "base/map.h"
 
 static int ask(void *argument, uint64_t *free_bytes, uint64_t *total_bytes) {
@@ -33,14 +34,12 @@ static void join(struct world *world) {
 
 void world_open(struct world *world, const char *options, bool has_ledger) {
     struct tg_device *host;
-    char uri[128];
 
     memset(world, 0, sizeof *world);
     snprintf(world->dir, sizeof world->dir, "/dev/shm/tidegate-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(world->dir));
     setenv("TIDEGATE_DIR", world->dir, 1);
-    snprintf(uri, sizeof uri, "host:%s", options);
-    ck_assert_ok(tg_device_open(uri, &host));
+    ck_assert_ok(tg_device_open(tested_uri("", options), &host));
     ck_assert_ok(tg__fault_wrap(host, &world->fault));
     ck_assert_ok(tg__spy_wrap(world->fault, &world->spy));
     if (has_ledger)
