@@ -16,8 +16,9 @@ def test_the_example_takes_turns(library, tmp_path):
         "PYTHONPATH": str(ROOT / "python"), "TIDEGATE_DIR": str(tmp_path / "node"),
         "TIDEGATE_LIBRARY": os.environ["TIDEGATE_LIBRARY"]})
     assert (result.status, result.err) == (0, "")
+    turn = ["trainer: sleep optimizer 48 MiB", "engine:  wake weights, kv_cache 40 MiB"]
     lines = [re.sub(r" in .*", "", line) for line in result.out.splitlines()]
-    assert lines == ["trainer: sleep optimizer 48 MiB", "engine:  wake weights, kv_cache 40 MiB"] * 3
+    assert lines == turn * 3
 
 
 def test_the_example_is_short():
