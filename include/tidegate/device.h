@@ -16,6 +16,7 @@
 #ifndef TIDEGATE_DEVICE_H
 #define TIDEGATE_DEVICE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include <tidegate/tidegate.h>
@@ -132,6 +133,9 @@ struct tg_device_ops {
  * Errors: -EINVAL with a sentence that says what is wrong in the URI and what would be right,
  * -ENODEV, -ENOMEM, the ledger directory's (see tidegate/ledger.h). Closed with tg_device_close. */
 TG_API TG_MUST_USE int tg_device_open(const char *uri, struct tg_device **device);
+/* What `auto` would open now, as a URI; opens nothing that outlives the call, and makes no host
+ * device. Errors: -EINVAL, -ENODEV, -ENOSPC (less than 256 bytes, and they do not suffice). */
+TG_API TG_MUST_USE int tg_device_choose(char *uri, size_t uri_bytes);
 /* The table; never NULL, no entry NULL. Lent until close. */
 TG_API const struct tg_device_ops *tg_device_ops(const struct tg_device *device);
 /* The URI that opens the same device in another process; for auto the one chosen. Lent until

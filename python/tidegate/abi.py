@@ -196,6 +196,7 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_device_open": (c_int, (c_char_p, POINTER(c_void_p))),
     "tg_device_ops": (POINTER(tg_device_ops), (c_void_p,)),
     "tg_device_uri": (c_char_p, (c_void_p,)),
+    "tg_device_choose": (c_int, (c_char_p, c_size_t)),
     "tg_device_close": (None, (c_void_p,)),
     "tg_ledger_open": (c_int, (c_char_p, POINTER(c_void_p))),
     "tg_ledger_open_reader": (c_int, (c_char_p, POINTER(c_void_p))),

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -28,20 +29,29 @@ static int available_memory(uint64_t *bytes) {
     return 0;
 }
 
-/* The first one's capacity is everybody's. */
-static int open_host(struct tg_device **device) {
-    struct tg__host_params params = {.name = "host", .takes_any = true};
-    struct tg_device *opened;
-    uint64_t available, unused, total;
+static int host_capacity(uint64_t *bytes) {
+    uint64_t available;
     int rc = available_memory(&available);
 
     if (rc != 0)
         return rc;
-    params.capacity_bytes = available / 4 / TG__HOST_GRANULE_BYTES * TG__HOST_GRANULE_BYTES;
-    if (params.capacity_bytes > MOST_HOST_BYTES)
-        params.capacity_bytes = MOST_HOST_BYTES;
-    if (params.capacity_bytes == 0)
+    *bytes = available / 4 / TG__HOST_GRANULE_BYTES * TG__HOST_GRANULE_BYTES;
+    if (*bytes > MOST_HOST_BYTES)
+        *bytes = MOST_HOST_BYTES;
+    if (*bytes == 0)
         return tg__fail(-ENODEV, "auto: this machine has less than 8 MiB of memory available");
+    return 0;
+}
+
+/* The first one's capacity is everybody's. */
+static int open_host(struct tg_device **device) {
+    struct tg__host_params params = {.name = "host", .takes_any = true};
+    struct tg_device *opened;
+    uint64_t unused, total;
+    int rc = host_capacity(&params.capacity_bytes);
+
+    if (rc != 0)
+        return rc;
     rc = tg__host_open(&params, &opened);
     if (rc != 0)
         return rc;
@@ -110,4 +120,39 @@ int tg__auto_open(struct tg_device **device) {
     tg__fail_as(&before);
     tg__warn_once(&said, "auto: %s stands for a GPU (%s)", (*device)->uri, why.text);
     return 0;
+}
+
+/* A GPU's URI, or that of a host device that is not made. */
+static int choose(char uri[static 256]) {
+    struct tg_error before = *tg_last_error(), why;
+    struct tg_device *device;
+    uint64_t bytes;
+    int rc = open_gpu(&device, &why);
+
+    if (rc == 0) {
+        snprintf(uri, sizeof device->uri, "%s", device->uri);
+        device->close(device);
+        return 0;
+    }
+    rc = host_capacity(&bytes);
+    if (rc != 0)
+        return rc;
+    tg__fail_as(&before);
+    snprintf(uri, sizeof device->uri, "host:capacity=%" PRIu64 "MiB", bytes >> 20);
+    return 0;
+}
+
+int tg_device_choose(char *uri, size_t uri_bytes) {
+    char chosen[256];
+    int saved = errno, rc;
+
+    if (uri == NULL)
+        return tg__fail(-EINVAL, "no place for the URI");
+    rc = choose(chosen);
+    if (rc == 0 && strlen(chosen) >= uri_bytes)
+        rc = tg__fail(-ENOSPC, "\"%.60s\" does not fit into %zu bytes", chosen, uri_bytes);
+    if (rc == 0)
+        memcpy(uri, chosen, strlen(chosen) + 1);
+    errno = saved;
+    return rc;
 }

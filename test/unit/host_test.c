@@ -132,6 +132,22 @@ START_TEST(sizes_are_read_as_written) {
 }
 END_TEST
 
+/* And makes nothing: who asks may want a device of his own. */
+START_TEST(choosing_opens_nothing) {
+    char uri[256] = "as it was";
+    struct tg_device *named;
+
+    ck_assert_int_eq(tg_device_choose(uri, sizeof uri), 0);
+    ck_assert_ptr_eq(strstr(uri, "host:capacity="), uri);
+    named = device_open("host:capacity=64MiB"); /* as large as it likes: nobody was first */
+    tg_device_close(named);
+    strcpy(uri, "as it was");
+    ck_assert_fails(tg_device_choose(uri, 8), -ENOSPC);
+    ck_assert_str_eq(uri, "as it was");
+    ck_assert_fails(tg_device_choose(NULL, 8), -EINVAL);
+}
+END_TEST
+
 START_TEST(auto_is_one_device_for_all) {
     struct tg_device *first = device_open("auto"), *second, *named;
     uint64_t bytes = device_free_bytes(first), chunk;
@@ -544,6 +560,7 @@ int main(void) {
                         (int)(sizeof bad_uris / sizeof *bad_uris));
     tcase_add_test(cases, uris_that_are_none_or_long_are_said);
     tcase_add_test(cases, sizes_are_read_as_written);
+    tcase_add_test(cases, choosing_opens_nothing);
     tcase_add_test(cases, auto_is_one_device_for_all);
     tcase_add_test(cases, lag_delays_each_operation);
     tcase_add_test(cases, closing_waits_for_what_was_given);
