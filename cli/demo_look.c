@@ -19,25 +19,28 @@ static int opened_look(struct tg_device *device, struct demo_look *look) {
     int status = ops->info(device, &info);
 
     if (status == 0)
-        status = ops->memory(device, &look->free_bytes, &look->total_bytes);
+        status = ops->memory(device, &look->room.free_bytes, &look->room.total_bytes);
     if (status != 0)
         return status;
-    look->granule_bytes = info.granule_bytes;
+    look->room.granule_bytes = info.granule_bytes;
     look->is_direct = (info.can & TG_DEVICE_DIRECT) != 0;
-    return look->is_direct ? 0 : demo_speed_of_device(device, &look->speed);
+    return look->is_direct ? 0 : demo_speed_of_device(device, &look->room, &look->speed);
 }
 
-static void child_look(const char *uri, struct demo_look *look) {
+static int look_open(const char *uri, struct demo_look *look) {
     struct tg_device *device;
     int status = tg_device_open(uri, &device);
 
-    if (status == 0) {
-        status = opened_look(device, look);
-        tg_device_close(device);
-    }
     if (status != 0)
-        sentence_set(&look->why, "%s", tg_last_error()->text);
-    look->status = status;
+        return status;
+    status = opened_look(device, look);
+    tg_device_close(device);
+    return status;
+}
+
+static int look_choose(const char *uri, struct demo_look *look) {
+    (void)uri; /* "auto" */
+    return tg_device_choose(look->uri, sizeof look->uri);
 }
 
 /* How a child ended that filled nothing in. */
@@ -56,7 +59,8 @@ static void look_await(pid_t pid, int *ended) {
     }
 }
 
-bool demo_look_at(const char *uri, struct demo_look *look) {
+static bool look_in_child(int (*look_fill)(const char *, struct demo_look *), const char *uri,
+                          struct demo_look *look) {
     struct demo_look *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int ended = 0;
@@ -69,7 +73,9 @@ bool demo_look_at(const char *uri, struct demo_look *look) {
     pid = fork();
     if (pid == 0) {
         demo_signals_ignore();
-        child_look(uri, shared);
+        shared->status = look_fill(uri, shared);
+        if (shared->status != 0)
+            sentence_set(&shared->why, "%s", tg_last_error()->text);
         _exit(0);
     }
     if (pid < 0)
@@ -81,4 +87,12 @@ bool demo_look_at(const char *uri, struct demo_look *look) {
     if (pid > 0 && ended != 0)
         death_note(look, ended);
     return pid > 0 && (ended == 0 || !demo_signals_stop());
+}
+
+bool demo_look_at(const char *uri, struct demo_look *look) {
+    return look_in_child(look_open, uri, look);
+}
+
+bool demo_look_choose(struct demo_look *look) {
+    return look_in_child(look_choose, "auto", look);
 }

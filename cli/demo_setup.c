@@ -121,8 +121,7 @@ static bool device_make(struct demo_setup *setup, uint64_t available_bytes) {
 }
 
 /* Host devices without a name become ones of the run's own, too. */
-static bool device_name(struct demo_setup *setup) {
-    const char *given = setup->options.device;
+static bool device_name(struct demo_setup *setup, const char *given) {
     bool is_host = strncmp(given, "host:", 5) == 0 || strstr(given, "/host:") != NULL;
 
     if (strlen(given) > DEVICE_MOST) {
@@ -166,12 +165,38 @@ static bool device_look(struct demo_setup *setup, uint64_t *free_bytes, uint64_t
         say("--device %s: %s", setup->options.device, look.why.text);
         return false;
     }
-    setup->granule_bytes = look.granule_bytes;
+    setup->granule_bytes = look.room.granule_bytes;
     setup->is_direct = look.is_direct;
     setup->speed = look.speed;
-    *free_bytes = look.free_bytes;
-    *total_bytes = look.total_bytes;
+    *free_bytes = look.room.free_bytes;
+    *total_bytes = look.room.total_bytes;
     return true;
+}
+
+/* False: said, or the demo was asked to end. */
+static bool auto_choose(const struct demo_setup *setup, char uri[static DEMO_URI_BYTES]) {
+    struct demo_look look;
+
+    if (!demo_look_choose(&look))
+        return false;
+    if (look.status != 0)
+        say("--device %s: %s", setup->options.device, look.why.text);
+    else
+        memcpy(uri, look.uri, sizeof look.uri);
+    return look.status == 0;
+}
+
+/* A host device that `auto` comes to would be everybody's who says so: the run makes its own. */
+static bool device_find(struct demo_setup *setup, uint64_t available_bytes, bool *is_made) {
+    char uri[DEMO_URI_BYTES];
+
+    *is_made = false;
+    if (strcmp(setup->options.device, "auto") != 0)
+        return device_name(setup, setup->options.device);
+    if (!auto_choose(setup, uri))
+        return false;
+    *is_made = strncmp(uri, "host:", 5) == 0;
+    return *is_made ? device_make(setup, available_bytes) : device_name(setup, uri);
 }
 
 /* What the two sides use of the capacity. */
@@ -188,13 +213,12 @@ static void shares_set(struct demo_setup *setup) {
 static bool device_settle(struct demo_setup *setup) {
     uint64_t available_bytes = 2 * budget_default_bytes();
     uint64_t free_bytes, total_bytes, preset;
-    bool is_auto = strcmp(setup->options.device, "auto") == 0;
+    bool is_made;
 
-    if (is_auto ? !device_make(setup, available_bytes) : !device_name(setup))
+    if (!device_find(setup, available_bytes, &is_made) ||
+        !device_look(setup, &free_bytes, &total_bytes))
         return false;
-    if (!device_look(setup, &free_bytes, &total_bytes))
-        return false;
-    if (!is_auto) {
+    if (!is_made) {
         /* A device of the run's own is as large as it was asked for. */
         preset = setup->device_name[0] != '\0'
                      ? total_bytes

@@ -18,9 +18,16 @@ struct demo_speed {
     double to_fresh_device; /* a new chunk: for the host device a shared mapping of a memfd */
 };
 
+/* As the device says. */
+struct demo_room {
+    uint64_t free_bytes, total_bytes, granule_bytes;
+};
+
 /* The median of three copies of at most 64 MiB, less for a small capacity. False: no memory. */
 bool demo_speed_measure(uint64_t capacity_bytes, struct demo_speed *speed);
-/* The same with the device's copies of 256 MiB. Errors: -ENOMEM, the device's. */
-int demo_speed_of_device(struct tg_device *device, struct demo_speed *speed);
+/* The same with the device's copies, of 256 MiB or a quarter of what is free. Errors: -ENOMEM, the
+ * device's. */
+int demo_speed_of_device(struct tg_device *device, const struct demo_room *room,
+                         struct demo_speed *speed);
 
 #endif

@@ -182,6 +182,33 @@ def test_named_device_is_shared_and_stays(tidegate, place):
     assert devices(place) == ["host-mine"]
 
 
+# ---- on a card, or what stands for its driver
+
+def on_standin(tidegate, place, *args, **env):
+    """A demo whose driver is the one that stands in."""
+    build = pathlib.Path(tidegate.program).resolve().parents[1]
+    return tidegate("demo", "--json", "--steps", "2", *SMALL, *args, env={
+        "TIDEGATE_DIR": str(place), "LD_LIBRARY_PATH": str(build / "test" / "standin"),
+        "TIDEGATE_STANDIN": "capacity=256MiB", **env})
+
+
+@pytest.mark.parametrize("args", [(), ("--device", "cuda:0")])
+def test_card(tidegate, place, args):
+    """Contents go through the driver's copies; `auto` takes a card that nobody uses."""
+    answer = on_standin(tidegate, place, *args).json()
+    jsonschema.validate(answer, SCHEMA)
+    assert answer["device"] == "cuda:0" and answer["hand_overs"] == 4
+    assert answer["bytes_lost"] == 0 and answer["bytes_verified"] > 100 * MIB
+
+
+def test_card_out_of_reach(tidegate, place):
+    """A card that is not there is said so; `auto` does without."""
+    result = on_standin(tidegate, place, "--device", "cuda:1")
+    assert result.status == 2 and "cuda:1" in result.err and result.out == ""
+    answer = on_standin(tidegate, place, TIDEGATE_STANDIN="").json()
+    assert answer["device"] == "host:capacity=64MiB"
+
+
 # ---- seen from outside
 
 def sampled(child, capacity_bytes):
