@@ -377,8 +377,10 @@ START_TEST(who_waits_asks_for_what_is_missing) {
     hold_and_tell(60 * GIB, 20 * GIB);
     ck_assert_int_eq(tg_tenant_reserve(rollout, "kv", 25 * GIB, 0), TG_ENOFIT);
     ck_assert_uint_eq(tg_tenant_asked(trainer), 0);
+    tg_tenant_declare(rollout, "cached", GIB, GIB);
     ck_assert_int_eq(tg_tenant_reserve(rollout, "kv", 25 * GIB, 20), TG_ENOFIT);
     ck_assert_uint_eq(tg_tenant_asked(trainer), 5 * GIB);
+    ck_assert_uint_eq(tg_tenant_asked(rollout), 0);
 }
 END_TEST
 
