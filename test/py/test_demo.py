@@ -209,6 +209,17 @@ def test_card_out_of_reach(tidegate, place):
     assert answer["device"] == "host:capacity=64MiB"
 
 
+@pytest.mark.parametrize("driver, words", (
+    ("capacity=256MiB,driver=10010", "too old"),
+    ("capacity=256MiB,init=999", "cuInit: CUDA_ERROR_UNKNOWN (999)"),
+))
+def test_driver_that_will_not_do(tidegate, place, driver, words):
+    """One sentence of what is wrong with it."""
+    result = on_standin(tidegate, place, "--device", "cuda:0", TIDEGATE_STANDIN=driver)
+    assert result.status == 2 and result.out == ""
+    assert words in result.err and len(result.err.splitlines()) == 1
+
+
 # ---- seen from outside
 
 def sampled(child, capacity_bytes):
