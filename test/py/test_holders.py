@@ -203,21 +203,22 @@ def test_an_object_that_answers_nothing():
     assert secretive is not None
 
 
-class Touchy(type):
-    """A metaclass that answers nothing about its classes."""
-
+@pytest.fixture
+def touchy():
+    """A metaclass that answers nothing about its classes; gone after the test."""
     def refuse(cls, *_):
         raise AssertionError(f"a class was asked: {type.__repr__(cls)}")
 
-    __hash__ = None
-    __eq__ = __getattribute__ = __repr__ = refuse
-    __instancecheck__ = __subclasscheck__ = __subclasses__ = refuse
+    names = ("__eq__", "__getattribute__", "__repr__", "__instancecheck__", "__subclasscheck__",
+             "__subclasses__")
+    yield type("Touchy", (type,), {"__hash__": None, **dict.fromkeys(names, refuse)})
+    gc.collect()
 
 
-def test_a_class_whose_class_answers_nothing():
-    holder = Touchy("Holder", (), {})()
+def test_a_class_whose_class_answers_nothing(touchy):
+    holder = touchy("Holder", (), {})()
     object.__setattr__(holder, "kept", tensors(2))
-    direct = Touchy("Direct", (), {})()
+    direct = touchy("Direct", (), {})()
     object.__setattr__(direct, "last", FakeTensor(2))
     found = find(2)
     assert (found.kind, found.name, found.items) == ("list", "kept", 2)
@@ -225,8 +226,8 @@ def test_a_class_whose_class_answers_nothing():
     assert found.name == "kept" and direct is not None
 
 
-def test_touchy_classes_of_tensors():
-    kind = Touchy("Tensor", (FakeTensor,), {"__slots__": ()})
+def test_touchy_classes_of_tensors(touchy):
+    kind = touchy("Tensor", (FakeTensor,), {"__slots__": ()})
     actor = Actor()
     for i in range(2):
         tensor = type.__call__(kind, i)
@@ -630,14 +631,14 @@ def test_the_answer_comes_within_the_budget_here(kept_by_actor):
 # ---- looking
 
 
-def test_keys_are_said_only_where_that_runs_nothing():
+def test_keys_are_said_only_where_that_runs_nothing(touchy):
     class Key:
         def __repr__(self):
             raise AssertionError("printed")
 
     kept = FakeTensor(0)
     assert looking.key_of({Key(): kept}, kept) is None
-    assert looking.key_of({Touchy("Key", (), {})(): kept}, kept) is None
+    assert looking.key_of({touchy("Key", (), {})(): kept}, kept) is None
     assert looking.key_of({7: kept}, kept) == "7"
     assert looking.key_of({"x" * 100: kept}, kept) == "x" * 57 + "..."
 
