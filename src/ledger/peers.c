@@ -120,12 +120,15 @@ int tg_tenant_check_quiet(struct tg_tenant *tenant, uint32_t wait_ms) {
     struct tg_error before = *tg_last_error();
     char name[TG_TENANT_NAME_BYTES + TG_TENANT_ROLE_BYTES];
     struct tg__tenant_row row;
+    bool may_sleep = false;
     int rc = check_tenant(tenant);
 
-    while (rc == 0) {
+    /* As in reserve.c: the sign goes up only when the first look has found a reason. */
+    for (; rc == 0; may_sleep = true) {
         uint32_t seen = atomic_load_explicit(&tenant->device->change, memory_order_acquire);
 
-        atomic_store_explicit(&tenant->device->has_waiters, 1, memory_order_seq_cst);
+        if (may_sleep)
+            atomic_store_explicit(&tenant->device->has_waiters, 1, memory_order_seq_cst);
         if (!is_start_on(tenant, &row)) {
             tg__fail_as(&before);
             return 0;
@@ -133,8 +136,9 @@ int tg_tenant_check_quiet(struct tg_tenant *tenant, uint32_t wait_ms) {
         now_ns = tg__clock_ns();
         if (now_ns >= deadline_ns)
             break;
-        tg__shm_wait(&tenant->device->change, seen,
-                     deadline_ns - now_ns < LOOK_NS ? deadline_ns - now_ns : LOOK_NS);
+        if (may_sleep)
+            tg__shm_wait(&tenant->device->change, seen,
+                         deadline_ns - now_ns < LOOK_NS ? deadline_ns - now_ns : LOOK_NS);
         rc = tg__shmfile_check(tenant->ledger->file, false);
     }
     if (rc < 0)

@@ -64,6 +64,7 @@ static void ck_text(const char *text, size_t text_bytes) {
 
 static void read_all(struct tg_ledger *ledger) {
     static struct tg_node_view view;
+    uint64_t asleep_bytes, short_bytes;
 
     if (tg_ledger_read(ledger, &view) != 0)
         return;
@@ -76,6 +77,9 @@ static void read_all(struct tg_ledger *ledger) {
         ck_text(tenant->name, sizeof tenant->name);
         ck_text(tenant->role, sizeof tenant->role);
         ck_text(tenant->wait_tag, sizeof tenant->wait_tag);
+        ck_text(tenant->seams, sizeof tenant->seams);
+        ck_assert_uint_le(tenant->mode, TG_MODE_ON);
+        ck_assert_uint_le(tenant->is_starting, 1);
         ck_assert_uint_lt(tenant->device, TG_LEDGER_DEVICES);
         ck_assert_uint_le(tenant->is_dead, 1);
         ck_assert_uint_le(tenant->is_waiting, 1);
@@ -83,11 +87,16 @@ static void read_all(struct tg_ledger *ledger) {
         for (uint32_t k = 0; k < tenant->tag_count; k++)
             ck_text(tenant->tags[k].name, sizeof tenant->tags[k].name);
     }
+    for (uint32_t i = 0; i < view.device_count; i++)
+        ck_ok(tg_reclaim_target(&view, view.devices[i].uuid, i % 2 ? NULL : "tag,kv", 0,
+                                &asleep_bytes, &short_bytes));
 }
 
 /* Their answers may be anything: they must come. */
 static void use(struct tg_tenant *tenant) {
+    const struct tg_tenant_note note = {.mode = TG_MODE_ON, .seams = "1 of 1"};
     struct tg_shortfall shortfall;
+    uint32_t count;
     int status = tg_tenant_reserve(tenant, "tag", GIB, 0);
 
     status |= tg_tenant_reserve(tenant, "tag", 90 * GIB, 2);
@@ -99,6 +108,12 @@ static void use(struct tg_tenant *tenant) {
     status |= tg_tenant_host_reserve(tenant, "tag", 4096);
     tg_tenant_host_give(tenant, "tag", 4096, 0);
     status |= tg_tenant_check(tenant);
+    tg_tenant_note(tenant, &note);
+    tg_tenant_declare(tenant, "live", 3 * GIB, GIB);
+    status |= tg_tenant_measure(tenant);
+    status |= tg_tenant_ask(tenant, GIB, &count);
+    status |= tg_tenant_check_quiet(tenant, 2);
+    tg_tenant_asked(tenant);
     (void)status;
 }
 

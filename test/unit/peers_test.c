@@ -180,6 +180,13 @@ static void declare_more(void) {
     tg_tenant_declare(trainer, "cached", 2 * GIB, 0);
 }
 
+static void look_for_a_start(void) {
+    ck_ok(tg_tenant_check_quiet(trainer, 1000));
+    ck_assert_uint_eq(atomic_load(&trainer->device->has_waiters), 1); /* the test's own */
+    atomic_store(&trainer->device->has_waiters, 0);
+    ck_ok(tg_tenant_check_quiet(trainer, 1000));
+}
+
 static void end_start(void) {
     tg_tenant_note(trainer, &(struct tg_tenant_note){.mode = TG_MODE_ON});
 }
@@ -190,6 +197,8 @@ START_TEST(who_waits_is_woken) {
     ck_assert(is_woken_by(declare_less));
     ck_assert(!is_woken_by(declare_more));
     ck_assert(is_woken_by(end_start));
+    ck_assert(!is_woken_by(look_for_a_start));
+    ck_assert_uint_eq(atomic_load(&trainer->device->has_waiters), 0); /* costs the giver a call */
 }
 END_TEST
 
