@@ -74,8 +74,6 @@ class BadValue(TidegateError, ValueError):
 class UnknownTag(TidegateError, KeyError):
     """A tag that nobody opened."""
 
-    __str__ = TidegateError.__str__  # KeyError would show the sentence in quotes
-
 
 class TidegateWouldNotFit(TidegateError):
     """The memory could not be had, and nothing has changed. The sentence is the account: who holds

@@ -85,7 +85,7 @@ class Block:
         self.tag = tag
         self.address = address
         self.size_bytes = size_bytes
-        self._free = weakref.finalize(self, _free_quietly, tag.memory, address, os.getpid())
+        self._free = weakref.finalize(self, _free_quietly, tag.memory, address)
         self._free.atexit = False  # the driver takes all
 
     def free(self) -> None:
@@ -106,9 +106,9 @@ class Block:
                 "data": (self.address, False)}
 
 
-def _free_quietly(memory: Memory, address: int, pid: int) -> None:
-    if pid == os.getpid():
-        library.functions()["tg_memory_free"](memory.handle, address, None)
+def _free_quietly(memory: Memory, address: int) -> None:
+    """In a forked child the library refuses, and frees nothing of the parent's."""
+    library.functions()["tg_memory_free"](memory.handle, address, None)
 
 
 class Tag:

@@ -3,12 +3,14 @@
 
 import asyncio
 import inspect
+import os
 import sys
+import threading
 import types
 
 import pytest
 
-from tidegate import errors, modes, seams
+from tidegate import errors, locks, modes, seams
 
 
 @pytest.fixture(autouse=True)
@@ -155,3 +157,23 @@ def test_announcements_name_the_process(monkeypatch, capfd):
 def test_a_closed_stderr_is_no_error(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     seams.announce("nobody hears this")
+
+
+def test_a_lock_that_another_thread_holds_is_free_in_a_forked_child():
+    lock, taken, leave = locks.ForkSafeLock(), threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            taken.set()
+            leave.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert taken.wait(30)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if lock.acquire(timeout=5) else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    leave.set()
+    holder.join()
+    assert code == 0

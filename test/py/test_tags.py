@@ -114,6 +114,30 @@ print(state, tag.info().state)
         "48", "24", "asleep awake"], result.err
 
 
+def test_what_is_promised_to_others_cannot_be_had(tell):
+    assert tell("""
+from tidegate import devices, library, tenancy
+PEER = '''
+import sys
+from tidegate import devices, library, tenancy
+peer = tenancy.tenant(devices.device("host:capacity=64MiB,name=tags"))
+library.call("tg_tenant_reserve", peer.handle, b"live", 40 << 20, 0)
+print("reserved", flush=True)
+sys.stdin.read()
+'''
+import subprocess
+tag = tidegate.tag("a", device=DEVICE)
+peer = subprocess.Popen([sys.executable, "-c", PEER], stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE)
+assert peer.stdout.readline() == b"reserved\\n"
+try:
+    tag.alloc(30 * MIB)
+except tidegate.TidegateWouldNotFit as problem:
+    print(json.dumps([problem.available_bytes // MIB, devices.device(DEVICE).memory()[0] // MIB]))
+peer.communicate()
+""") == [24, 64]
+
+
 def test_a_block_that_does_not_fit(tell):
     assert tell("""
 tag = tidegate.tag("a", device=DEVICE)
