@@ -11,7 +11,7 @@
  *   driver=N      the version it says, 12040 for 12.4: newer calls are not there (13000)
  *   init=N        what cuInit answers
  *   sticky=N      from the N-th call within a context on the context has failed (700)
- *   pids=hidden   NVML counts processes by other ids than the program sees
+ *   pids=hidden   NVML counts processes by other ids than the program sees; its own is another's
  *
  * Not emulated: kernels, the null stream's waiting for others, graphs (a captured stream's work is
  * dropped), what the runtime library wants of a driver. */

@@ -2,6 +2,7 @@
 /* libnvidia-ml.so.1 over the capacity files of the stand-in GPUs. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "device/capacity.h"
 #include "device/nvml_abi.h"
@@ -12,10 +13,11 @@
 #undef TG__NVML_CALL
 
 enum { NOT_FOUND = 6, NO_DRIVER = 9, PROCESSES = 64, UNKNOWN = 999 };
+enum { FOREIGN_ID = 1 << 24 }; /* above the kernel's largest */
 
 struct tg__nvmldevice {
     struct tg__capacity *capacity;
-    int shift; /* added to pids that are to be none of ours */
+    bool hides_pids;
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -33,7 +35,7 @@ static int open_all(void) {
         standin_name(&options, i, name);
         if (tg__capacity_open(name, options.capacity_bytes, true, &devices[i].capacity) != 0)
             return UNKNOWN;
-        devices[i].shift = options.hides_pids ? 1 << 24 : 0;
+        devices[i].hides_pids = options.hides_pids;
     }
     return 0;
 }
@@ -93,6 +95,13 @@ int nvmlDeviceGetMemoryInfo(struct tg__nvmldevice *device, struct tg__nvmlmemory
     return 0;
 }
 
+/* Where ids are the driver's own, ours may well be somebody else's. */
+static unsigned id_of(const struct tg__nvmldevice *device, uint64_t pid) {
+    if (!device->hides_pids)
+        return (unsigned)pid;
+    return pid == (uint64_t)getpid() ? FOREIGN_ID : (unsigned)getpid();
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(struct tg__nvmldevice *device, unsigned *count,
                                             struct tg__nvmlprocess *processes) {
     struct tg__capacity_share shares[PROCESSES];
@@ -104,7 +113,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct tg__nvmldevice *device, unsig
     if (found > room)
         return TG__NVML_ERROR_INSUFFICIENT_SIZE;
     for (size_t i = 0; i < found; i++)
-        processes[i] = (struct tg__nvmlprocess){.pid = (unsigned)shares[i].pid + device->shift,
+        processes[i] = (struct tg__nvmlprocess){.pid = id_of(device, shares[i].pid),
                                                 .used_bytes = shares[i].held_bytes,
                                                 .gpu_instance_id = UINT32_MAX,
                                                 .compute_instance_id = UINT32_MAX};

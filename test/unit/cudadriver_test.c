@@ -185,6 +185,18 @@ END_TEST
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
+/* Computes on a GPU until it is told to stop. */
+static int compute(int in, int out, void *argument) {
+    struct tg_device *device = device_open("cuda:0");
+
+    (void)argument;
+    device_settle(device);
+    tell(out, 1);
+    hear(in);
+    tg_device_close(device);
+    return 0;
+}
+
 START_TEST(other_ids_are_not_taken_for_ours) {
     struct tg_device *device;
     uint64_t own_bytes = 5;
@@ -202,6 +214,24 @@ START_TEST(other_ids_are_not_taken_for_ours) {
 }
 END_TEST
 
+/* The driver's id of another process is our own here. */
+START_TEST(an_id_that_happens_to_be_ours_is_not) {
+    struct tg_device *device;
+    struct child child;
+    uint64_t own_bytes;
+
+    ask_for("capacity=64MiB,pids=hidden");
+    child = start(compute, NULL);
+    ck_assert_uint_eq(hear(child.in), 1);
+    device = device_open("cuda:0");
+    device_settle(device);
+    check_said(tg_device_ops(device)->process(device, &own_bytes), -ENOTSUP, ENOTSUP,
+               "by another id");
+    tg_device_close(device);
+    ck_assert_int_eq(finish(&child), 0);
+}
+END_TEST
+
 START_TEST(the_context_is_charged_too) {
     struct tg_device *device;
     uint64_t own_bytes;
@@ -216,18 +246,6 @@ START_TEST(the_context_is_charged_too) {
 END_TEST
 
 /* ---- auto ------------------------------------------------------------------------------------ */
-
-/* Computes on a GPU until it is told to stop. */
-static int compute(int in, int out, void *argument) {
-    struct tg_device *device = device_open("cuda:0");
-
-    (void)argument;
-    device_settle(device);
-    tell(out, 1);
-    hear(in);
-    tg_device_close(device);
-    return 0;
-}
 
 static char *catch_stderr(void) {
     static char path[96];
@@ -324,6 +342,7 @@ int main(void) {
     tcase_add_loop_test(cases, waiting_ends_where_the_work_does_not, 0, 2);
     tcase_add_test(cases, a_sticky_failure_stays);
     tcase_add_test(cases, other_ids_are_not_taken_for_ours);
+    tcase_add_test(cases, an_id_that_happens_to_be_ours_is_not);
     tcase_add_test(cases, the_context_is_charged_too);
     tcase_add_test(cases, auto_is_a_gpu_that_nobody_uses);
     tcase_add_test(cases, auto_says_why_it_is_no_gpu);
