@@ -37,17 +37,17 @@ def is_exactly(obj: Any, *kinds: type) -> bool:
 
 def mro(cls: type) -> Tuple[type, ...]:
     """The classes behind a class, itself first."""
-    return cast(Tuple[type, ...], type.__dict__["__mro__"].__get__(cls))
+    return cast(Tuple[type, ...], vars(type)["__mro__"].__get__(cls))
 
 
 def class_dict(cls: type) -> Mapping[str, Any]:
     """The names of one class, without those that it inherits."""
-    return cast(Mapping[str, Any], type.__dict__["__dict__"].__get__(cls))
+    return cast(Mapping[str, Any], vars(type)["__dict__"].__get__(cls))
 
 
 def class_name(cls: type) -> str:
     """The name of a class, as it was written."""
-    return cast(str, type.__dict__["__qualname__"].__get__(cls))
+    return cast(str, vars(type)["__qualname__"].__get__(cls))
 
 
 def class_module(cls: type) -> str:

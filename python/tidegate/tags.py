@@ -86,7 +86,7 @@ class Block:
         self.address = address
         self.size_bytes = size_bytes
         self._free = weakref.finalize(self, _free_quietly, tag.memory, address)
-        self._free.atexit = False  # the driver takes all
+        self._free.atexit = False  # type: ignore[misc] # the driver takes all
 
     def free(self) -> None:
         """Gives it up, in every state of its tag. Twice is once."""
