@@ -111,9 +111,24 @@ def find() -> Optional[Counters]:
     try:
         if torch.version.hip is not None or not torch.cuda.is_initialized():
             return None
-        return Counters(torch, torch._C._cuda_getDevice())
+        return Counters(torch, _device_in_use(torch))
     except AttributeError:  # half imported, or built without CUDA
         return None
+
+
+def _device_in_use(torch: Any) -> int:
+    """The device that holds most of torch's memory. In a thread that has never chosen one, such as
+    that of an event loop, the current one is 0 whatever the program uses."""
+    current = int(torch._C._cuda_getDevice())
+    count = torch.cuda.device_count()
+    if count == 1:
+        return current
+
+    def reserved(device: int) -> Tuple[int, bool]:
+        return Counters(torch, device).read()[1], device == current
+
+    return max((device for device in range(count) if torch._C._cuda_hasPrimaryContext(device)),
+               key=reserved, default=current)
 
 
 def has_history(snapshot: Dict[str, Any]) -> bool:

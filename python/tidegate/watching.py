@@ -178,7 +178,7 @@ class Watch:
         now = self.clock()
         if now - self.ledger_at >= LEDGER_SECONDS:
             self.ledger_at = now
-            _meet_ledger(allocated, reserved, idle)
+            _meet_ledger(found.device, allocated, reserved, idle)
         if observing.is_recording():
             self.record(at, allocated, reserved)
 
@@ -287,7 +287,7 @@ class Watch:
         seams.warn_once("watch", f"steps are watched no longer: {problem}")
 
 
-def _meet_ledger(allocated: int, reserved: int, idle: int) -> None:
+def _meet_ledger(index: int, allocated: int, reserved: int, idle: int) -> None:
     """Says in the ledger what this process holds, and serves what peers have asked for since: here,
     in the program's own thread, is the place for it. With the mode off neither."""
     mode = modes.mode()
@@ -295,9 +295,11 @@ def _meet_ledger(allocated: int, reserved: int, idle: int) -> None:
         return
     try:
         where = card.current()
-        device = None if where is None else where.device()
+        if where is None or where.index != index:
+            return  # a thread that has not chosen its device: reclaim would run on another
+        device = where.device()
         mine = None if device is None else tenancy.tenant(device)
-        if where is None or mine is None:
+        if mine is None:
             return
         mine.declare("live", allocated)
         mine.declare("cached", reserved - allocated, max(0, idle))

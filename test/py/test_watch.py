@@ -317,6 +317,20 @@ def test_cuda_that_starts_later_is_seen(card, capfd):
     assert "step 6" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("reserved, with_context, device", [
+    ([0, 0, 5, 1], [0, 2, 3], 2), ([0, 9, 5, 1], [0, 2, 3], 2), ([0, 0, 0, 0], [0, 1], 1),
+    ([0, 0, 0, 0], [], 1)])
+def test_the_device_that_is_used_is_found_from_any_thread(card, reserved, with_context, device):
+    torch = sys.modules["torch"]
+    torch.cuda.device_count = lambda: 4
+    torch._C._cuda_getDevice = lambda: 1
+    torch._C._cuda_hasPrimaryContext = lambda index: index in with_context
+    torch._C._cuda_memoryStats = lambda index: {
+        name: {"all": {"current": reserved[index]}}
+        for name in ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes")}
+    assert counters.find().device == device
+
+
 def test_what_torch_raises_ends_the_watch_with_one_line(card, capfd):
     def fail(_device):
         raise RuntimeError("CUDA error: an illegal memory access")
