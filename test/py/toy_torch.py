@@ -171,7 +171,8 @@ def make(card):
         _cuda_hasPrimaryContext=lambda device: True,
         DisableTorchFunctionSubclass=contextlib.nullcontext)
     torch.cuda = types.SimpleNamespace(
-        is_initialized=lambda: True, current_device=lambda: 0, device_count=lambda: 1, empty_cache=card.empty_cache,
+        is_initialized=lambda: True, current_device=lambda: 0, device_count=lambda: 1,
+        empty_cache=card.empty_cache,
         _is_in_bad_fork=lambda: False, is_current_stream_capturing=lambda: False,
         ipc_collect=lambda: None, synchronize=lambda: None,
         mem_get_info=lambda device=0: card.memory(),
