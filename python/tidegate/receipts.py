@@ -61,12 +61,14 @@ class Receipt:
             names = ", ".join(tag.item for tag in self.tags)
             return (f"{self.operation} {names or 'nothing'} {figures.size(self.gained_bytes)} in "
                     f"{figures.seconds(self.seconds)}")
-        asked = "" if self.asked_bytes is None else f"needed {figures.gib(self.asked_bytes)}, "
+        unit, factor = figures.shared_unit(max(self.asked_bytes or 0, abs(self.driver_bytes))
+                                           or 1 << 30)
+        asked = "" if self.asked_bytes is None else f"needed {self.asked_bytes / factor:.1f}, "
         skipped = [f"{use.name} skipped ({use.skipped})" for use in self.sources
                    if use.skipped not in ("", NOT_ALLOWED)]
         passes = f"{self.passes} pass" + ("" if self.passes == 1 else "es")
         text = (f"{self.operation}{' for ' + purpose if purpose else ''}: {asked}"
-                f"got {figures.gib(self.driver_bytes)} GiB (driver) in "
+                f"got {self.driver_bytes / factor:.1f} {unit} (driver) in "
                 f"{figures.seconds(self.seconds)}, {passes}, {self.reason}")
         return "; ".join([text, *skipped])
 
