@@ -11,11 +11,19 @@ DEFAULT_NAME = "trainer"
 NAME_BYTES_MOST = 47
 ROLE_BYTES_MOST = 15
 
+_adapters_name = DEFAULT_NAME
+
+
+def stand_for(adapters_name: str) -> None:
+    """An adapter knows what this process is, such as "vllm server": its name if none is given."""
+    global _adapters_name
+    _adapters_name = adapters_name
+
 
 def name() -> str:
-    """$TIDEGATE_NAME made printable, else "trainer"."""
+    """$TIDEGATE_NAME made printable, else what an adapter says, else "trainer"."""
     said = re.sub(r"[^ -~]", "?", os.environ.get("TIDEGATE_NAME", "")).strip()
-    return said[:NAME_BYTES_MOST] or DEFAULT_NAME
+    return said[:NAME_BYTES_MOST] or _adapters_name
 
 
 def role() -> str:

@@ -28,7 +28,8 @@ def give_back(call: str, original: Callable[[], None], is_thorough: bool) -> Non
     is_handing = is_thorough or sync.open > 0
     sync.arrived += 1
     if is_handing or not process.is_trainer():
-        process.announce(where)  # a trainer's first ones come while verl still loads its modules
+        # A trainer's first ones come while verl still loads its modules.
+        process.announce(where, process.WORKER)
     sync.is_giving = True
     try:
         if not (is_handing and process.acts() and _reclaim(where, call)):
@@ -78,7 +79,7 @@ def device_module(original: Any, target: Target) -> property:
 
 def platform_settings(original: Any, target: Target) -> Callable[..., None]:
     """PlatformCUDA.set_allocator_settings: seen, and passed on."""
-    def set_allocator_settings(self: Any, settings: str) -> None:
+    def set_allocator_settings(self, settings: str) -> None:
         process.allocator_settings = settings
         original(self, settings)
 

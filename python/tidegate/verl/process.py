@@ -10,11 +10,12 @@ from __future__ import annotations
 import sys
 from typing import Optional, Set, Tuple
 
-from .. import card, modes, seams
+from .. import card, identity, modes, seams
 from . import seaming, versions
 
 SEAMING: Optional[seaming.Seaming] = None  # set once, before a seam can be called
 
+WORKER = "rollout worker"  # what a process is that neither trains nor serves
 _WORKERS = tuple({target.module for target in versions.TARGETS if target.seam == versions.STEP})
 
 
@@ -48,11 +49,18 @@ def here() -> Optional[card.Card]:
         return None
 
 
-def announce(where: Optional[card.Card]) -> None:
+def announce(where: Optional[card.Card], engine: str = "") -> None:
     """A seam has been called: the first one is said. where None: in the engine's server, which has
-    no card of its own."""
+    no card of its own. engine: what this process is, if no trainer."""
+    if engine and not is_trainer():
+        identity.stand_for(engine)
     if SEAMING is not None:
         SEAMING.announce(where)
+
+
+def version() -> versions.Version:
+    """verl's."""
+    return () if SEAMING is None else SEAMING.version
 
 
 def summary() -> str:

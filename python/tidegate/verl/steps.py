@@ -39,7 +39,7 @@ def _number(arguments: Sequence[Any], named: Mapping[str, Any]) -> Optional[int]
 def serving(original: Callable[..., Awaitable[Any]], target: Target) -> Callable[..., Any]:
     """sleep and wake_up of the engine's server."""
     async def serve(*arguments: Any, **named: Any) -> Any:
-        process.announce(process.here())
+        process.announce(process.here(), f"{target.engine} server")
         began = time.perf_counter()
         result = await original(*arguments, **named)
         seams.warn_once(f"verl: {target}", f"{target.attribute}: the engine answered in "

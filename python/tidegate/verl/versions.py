@@ -41,6 +41,12 @@ class Target:
     def __str__(self) -> str:
         return f"{self.module}.{self.attribute}"
 
+    @property
+    def engine(self) -> str:
+        """Of which engine its module is, "" where of none."""
+        named = re.search(r"\.(sglang|vllm)_rollout\.", self.module)
+        return "" if named is None else named.group(1)
+
 
 _ONE_PROCESS = "vLLM runs in the trainer's process"
 _SGLANG = "verl.workers.rollout.sglang_rollout."

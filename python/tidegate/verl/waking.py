@@ -18,7 +18,7 @@ import os
 import time
 from typing import Any, Awaitable, Callable, List, NamedTuple, Optional, Sequence
 
-from .. import accounts, errors, figures, modes, seams
+from .. import accounts, errors, features, figures, modes, seams
 from ..card import Card
 from . import books, process, room
 from .versions import Target
@@ -66,16 +66,14 @@ def side_of(rollout: Any, target: Target) -> Side:
     rank = int(os.environ.get("RANK", "0"))
     place = getattr(rollout, "rollout_rank", None)
     place = rank % size if place is None else int(place)
-    looks_only = target.together
-    if not looks_only and tensor > 1:
-        looks_only = f"tensor_model_parallel_size is {tensor}, and its ranks cannot wake as one yet"
+    feature = features.hand_over(process.version(), target.engine, tensor)
+    looks_only = "" if feature.state == features.WORKS else feature.reason
     split = getattr(config, "disaggregation", None)
     if not looks_only and split is not None and getattr(split, "enabled", False):
         looks_only = "prefill and decode have servers of their own"
-    engine = "sglang" if "sglang" in target.module else "vllm"
     first = rank - place
     peers = [each for each in range(first, first + size) if each != rank]
-    return Side(engine, peers, _is_leader(rollout, place), looks_only,
+    return Side(target.engine, peers, _is_leader(rollout, place), looks_only,
                 getattr(config, "gpu_memory_utilization", None))
 
 
@@ -91,7 +89,7 @@ def _is_leader(rollout: Any, place: int) -> bool:
 
 def resuming(original: Resume, target: Target) -> Resume:
     """ServerAdapter.resume, and what it was before."""
-    async def resume(self: Any, tags: list[str]) -> Any:
+    async def resume(self, tags: list[str]) -> Any:
         where = process.here()
         if where is None:
             return await original(self, tags)
@@ -146,7 +144,8 @@ async def _wait_for_peers(side: Side, tags: Sequence[str]) -> None:
     if lacking.late_ranks:
         _peers_given_up.extend(lacking.late_ranks)
         seams.warn_once("verl peers", f"rank {_listed(lacking.late_ranks)} has not made room in "
-                        f"{wait_seconds():.0f} s; the engine is asked, from now on without waiting")
+                        f"{figures.seconds(wait_seconds())}; the engine is asked, from now on "
+                        "without waiting")
     if lacking.unknown_ranks:
         seams.warn_once("verl unknown peers", f"rank {_listed(lacking.unknown_ranks)} of this "
                         "replica is not in this node's ledger; nobody waits for it")
@@ -214,8 +213,10 @@ async def _watched(where: Card, side: Optional[Side], tags: Sequence[str],
     after = _looked(where)
     if side is not None and side.is_leader and before is not None and after is not None:
         taken = room.remember(where, tags, before, after)
-        seams.warn_once(f"verl took {' '.join(tags)}", f"{side.engine} woke {' '.join(tags)}: took "
-                        f"{figures.size(taken)} in {figures.seconds(time.perf_counter() - began)}")
+        if taken > 0:
+            spent = figures.seconds(time.perf_counter() - began)
+            seams.warn_once(f"verl took {' '.join(tags)}", f"{side.engine} woke {' '.join(tags)}: "
+                            f"took {figures.size(taken)} in {spent}")
     return result
 
 
