@@ -4,10 +4,13 @@ import ast
 
 import pytest
 
-from verl_wheels import CACHE, VERSIONS
+from verl_wheels import CACHE, ROOT, TORCH, VERSIONS, needs_verl
 from tidegate.verl import versions
 
-pytestmark = pytest.mark.skipif(not CACHE.is_dir(), reason="no verl here: it needs Python 3.10")
+pytestmark = needs_verl
+OURS = ROOT / "python" / "tidegate" / "verl"
+# Those that only pass on take anything.
+PASSING = {versions.STEP, versions.SERVER}
 
 
 def tree(version, module):
@@ -65,3 +68,56 @@ def test_versions_are_read_as_numbers(text, version):
 def test_a_version_that_is_too_old_has_no_rows_and_a_newer_one_the_newest():
     assert versions.targets((0, 6, 0)) == ()
     assert versions.targets((0, 10, 0)) == versions.targets((0, 9, 1))
+
+
+# ---- what stands for a function takes what it takes ----------------------------------------------
+
+def functions(tree):
+    return [node for node in ast.walk(tree)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def ours(name):
+    """Our function of this name, inside the one that makes it."""
+    found = [node for path in OURS.glob("*.py") for maker in functions(ast.parse(path.read_text()))
+             for node in functions(maker) if node.name == name and node is not maker]
+    assert len(found) == 1, f"{len(found)} functions {name}"
+    return found[0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_ours_take_what_verls_take(version):
+    compared = 0
+    for target in versions.targets(versions.parse(version)):
+        theirs = find(version, target)
+        if any(getattr(mark, "id", "") == "property" for mark in theirs.decorator_list):
+            continue
+        if target.seam in PASSING:
+            continue
+        mine = ours(target.attribute.split(".")[-1])
+        assert type(mine) is type(theirs), str(target)
+        assert ast.unparse(mine.args) == ast.unparse(theirs.args), str(target)
+        compared += 1
+    assert compared >= 3
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_only_passes_on_is_awaited_where_verl_awaits(version):
+    passing = [find(version, target) for target in versions.targets(versions.parse(version))
+               if target.seam in PASSING]
+    assert passing and all(isinstance(node, ast.AsyncFunctionDef) for node in passing)
+
+
+@pytest.mark.skipif(not TORCH, reason="the real torch (1.5 GB) is for: make check-verl")
+@pytest.mark.parametrize("name, file", [("empty_cache", "memory.py"),
+                                        ("synchronize", "__init__.py")])
+def test_the_doors_take_what_torch_takes(name, file):
+    def names_and_defaults(node):
+        return [arg.arg for arg in node.args.args], [ast.unparse(one) for one in node.args.defaults]
+
+    source = (CACHE / "torch" / "torch" / "cuda" / file).read_text()
+    theirs = next(node for node in ast.parse(source).body if getattr(node, "name", "") == name)
+    tree = ast.parse((OURS / "platform_door.py").read_text())
+    mine = next(node for node in functions(tree) if node.name == name)
+    names, defaults = names_and_defaults(mine)
+    assert (names[1:], defaults) == names_and_defaults(theirs)

@@ -16,7 +16,7 @@ TORCH = os.environ.get("TIDEGATE_TEST_TORCH") == "1"
 
 needs_verl = pytest.mark.skipif(not CACHE.is_dir(), reason="no verl here: it needs Python 3.10")
 RECIPES = ("stubs", pytest.param("torch", marks=pytest.mark.skipif(
-    not TORCH, reason="the real torch (1.5 GB) is for: make check-torch")))
+    not TORCH, reason="the real torch (1.5 GB) is for: make check-verl")))
 
 
 class Ran:

@@ -5,12 +5,14 @@ card that is three numbers. Run by tests: verl_world.py RECIPE SCENARIO [JSON].
 The card shows wiring and order only. What torch itself does is shown on a real card."""
 
 import asyncio
+import ctypes
 import importlib
 import inspect
 import json
 import os
 import sys
 import threading
+import time
 import types
 
 import stub_packages
@@ -22,6 +24,7 @@ EVENTS = []
 class Card:
     """torch.cuda and the driver, of one process: what torch holds, and what the engine took."""
 
+    index = 0
     total = 100 * GIB
     context = 1 * GIB
 
@@ -49,7 +52,7 @@ class Card:
 
     def snapshot(self, *_):
         blocks = [{"size": self.cached, "state": "inactive", "address": 0}]
-        segment = {"device": 0, "total_size": self.cached, "blocks": blocks, "address": 0,
+        segment = {"device": self.index, "total_size": self.cached, "blocks": blocks, "address": 0,
                    "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False}
         return {"segments": [segment] if self.cached else [], "device_traces": []}
 
@@ -62,7 +65,7 @@ class Card:
             importlib.import_module(f"torch.{name}")
         cuda = torch.cuda
         cuda.is_initialized, cuda.is_available = lambda: self.is_started, lambda: True
-        cuda.current_device = lambda: 0
+        cuda.current_device = lambda: self.index
         cuda.device_count = lambda: 1
         cuda.mem_get_info = memory
         cuda.memory_reserved = lambda *_: self.live + self.cached
@@ -74,7 +77,7 @@ class Card:
         cuda.memory._set_allocator_settings = lambda text: EVENTS.append(text)
         cuda.memory._snapshot = torch._C._cuda_memorySnapshot = self.snapshot
         torch._C._cuda_memoryStats = self.stats
-        torch._C._cuda_getDevice = lambda: 0
+        torch._C._cuda_getDevice = lambda: self.index
         torch._C._cuda_hasPrimaryContext = lambda index: True
         torch._C._cuda_isHistoryEnabled = lambda: False
         if isinstance(torch, stub_packages.Module):
@@ -82,7 +85,59 @@ class Card:
             torch.version.cuda, torch.version.hip = "13.0", None
 
 
-CARD = Card()
+class DriverCard(Card):
+    """The same on a driver that stands in for a GPU's, which other processes share: live and cached
+    bytes are chunks of it. Card number RANK."""
+
+    def __init__(self):
+        self.index = int(os.environ["RANK"])
+        self.is_started = True
+        self.live = self.cached = 0
+        self.spare = None
+
+    def _device(self):
+        from tidegate import devices
+
+        return devices.device(f"cuda:{self.index}")
+
+    @property
+    def free(self):
+        return self._device().memory()[0]
+
+    @property
+    def total(self):
+        return self._device().memory()[1]
+
+    def hold(self, live, cached):
+        """Takes so much of the driver's memory, as torch would have it."""
+        self.live, self.cached = live, cached
+        self._take(live)
+        self.spare = self._take(cached)
+
+    def _take(self, size_bytes):
+        device, chunk = self._device(), ctypes.c_uint64()
+        create = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32,
+                                  ctypes.POINTER(ctypes.c_uint64))(device.ops.create)
+        assert size_bytes == 0 or create(device.handle, size_bytes, 0, ctypes.byref(chunk)) == 0
+        return chunk.value
+
+    def empty_cache(self):
+        if self.cached > 0:
+            device = self._device()
+            release = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p,
+                                       ctypes.c_uint64)(device.ops.release)
+            assert release(device.handle, self.spare) == 0
+            tell("gave")
+        super().empty_cache()
+
+
+def tell(what):
+    """A line for the test, with the moment, which all processes of a machine share."""
+    sys.stdout.write(json.dumps({"told": what, "at": time.monotonic()}) + "\n")
+    sys.stdout.flush()
+
+
+CARD = DriverCard() if "TIDEGATE_STANDIN" in os.environ else Card()
 
 
 def begin(recipe):
@@ -359,7 +414,33 @@ def main():
     os._exit(0)  # stubs need not come apart in order
 
 
-SCENARIOS = {call.__name__: call for call in (sync, old, load, before_cuda, broken, server)}
+def rank(live, cached, **more):
+    """One rank of a replica on a GPU that it shares: joins, waits to be told, and asks the engine
+    to wake its KV cache."""
+    import verl  # noqa: F401: loads the plugin
+    from verl.utils import memory_utils
+    from verl.workers import engine_workers  # noqa: F401: what makes this process a trainer
+
+    memory_utils.aggressive_empty_cache(force_sync=True)
+    CARD.hold(live, cached)
+    tell("ready")
+    sys.stdin.readline()
+    made = adapter("vllm", place=CARD.index, **more)
+
+    async def wake(tags):
+        tell("asked")
+
+    made.server_handle.wake = wake
+    try:
+        asyncio.run(made.resume(["kv_cache"]))
+        raised = None
+    except Exception as problem:
+        raised = [type(problem).__name__, str(problem)]
+    return {"raised": raised, "free": CARD.free, **seen()}
+
+
+SCENARIOS = {call.__name__: call for call in (sync, old, load, before_cuda, broken, server,
+                                               rank)}
 
 if __name__ == "__main__":
     main()

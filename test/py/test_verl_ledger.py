@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verl's trainers and an engine that is a tenant, on cards of a driver that stands in: what the
+ledger has asleep is the target, and the leader of a replica asks the engine when every GPU of it
+has room."""
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from verl_wheels import ROOT, needs_verl, start
+
+pytestmark = needs_verl
+DRIVER = pathlib.Path(os.environ.get("TIDEGATE_BIN", ROOT / "build/cli/tidegate")).resolve()
+DRIVER = DRIVER.parents[1] / "test" / "standin"
+MIB = 1 << 20
+
+ENGINE = """
+import sys, tidegate
+tag = tidegate.tag("kv_cache", device="cuda:" + sys.argv[1])
+blocks = [tag.alloc(int(sys.argv[2]))]
+tidegate.sleep("kv_cache")
+print("asleep", flush=True)
+sys.stdin.read()
+"""
+
+
+class Node:
+    """Cards of 128 MiB, what runs on them, and a ledger of its own."""
+
+    def __init__(self, folder, stack):
+        self.folder, self.stack = folder, stack
+        self.driver = {"LD_LIBRARY_PATH": str(DRIVER),
+                       "TIDEGATE_STANDIN": f"capacity=128MiB,context=4,devices=2,"
+                                           f"name=verl{os.getpid()}"}
+
+    def engine(self, card, asleep):
+        """A process that has this much asleep on a card."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", ENGINE, str(card), str(asleep)], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env={**os.environ, **self.driver, "PYTHONPATH": str(ROOT / "python"),
+                 "TIDEGATE_DIR": str(self.folder / "ledger"), "TIDEGATE_NAME": "vllm"})
+        self.stack.enter_context(process)
+        assert process.stdout.readline() == "asleep\n"
+        self.stack.callback(process.stdin.close)
+        return process
+
+    def rank(self, number, live, cached, **more):
+        """A trainer on the card of its number, which has joined and waits."""
+        replica = more.pop("replica", {})
+        (self.folder / f"rank{number}").mkdir()
+        options = {"live": live, "cached": cached, **replica}
+        process = start(self.folder, "0.9.1", "rank", options, mode="on", RANK=str(number),
+                        **self.driver, **more)
+        self.stack.enter_context(process)
+        assert told(process) == "ready", process.stderr.read()
+        return process
+
+    def status(self):
+        """What the node's ledger says."""
+        done = subprocess.run(
+            [os.environ.get("TIDEGATE_BIN", ROOT / "build/cli/tidegate"), "status", "--json"],
+            env={**os.environ, "TIDEGATE_DIR": str(self.folder / "ledger")}, text=True,
+            stdout=subprocess.PIPE, check=True)
+        return json.loads(done.stdout)
+
+
+def told(process):
+    """The next line that a rank tells."""
+    line = process.stdout.readline()
+    return json.loads(line)["told"] if line else None
+
+
+def go(process):
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def end(process):
+    """(what was told and when, the answer, what was said)"""
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    *lines, answer = [json.loads(line) for line in out.splitlines()]
+    return {line["told"]: line["at"] for line in lines}, answer, err
+
+
+@pytest.fixture
+def node(tmp_path):
+    with contextlib.ExitStack() as stack:
+        yield Node(tmp_path, stack)
+
+
+def test_what_sleeps_is_the_target(node):
+    node.engine(0, 64 * MIB)
+    trainer = node.rank(0, 8 * MIB, 80 * MIB)
+    go(trainer)
+    moments, answer, err = end(trainer)
+    assert moments["gave"] < moments["asked"]
+    assert answer["free"] >= 64 * MIB
+    assert "reclaim for vllm kv_cache: needed 32.0, got 80.0 MiB (driver)" in err
+    assert "1 pass, target met" in err
+
+
+def test_the_leader_asks_when_the_slow_rank_has_made_room(node):
+    for card in (0, 1):
+        node.engine(card, 64 * MIB)
+    replica = {"data_parallel_size": 2}
+    ranks = [node.rank(number, 8 * MIB, 80 * MIB, replica=replica) for number in (0, 1)]
+    go(ranks[0])
+    while not any("hand-over 1," in (tenant["seams"] or "")
+                  for tenant in node.status()["tenants"]):
+        assert ranks[0].poll() is None
+    # The leader has made room, and waits for the other, which nobody has woken yet.
+    for _ in range(20):
+        node.status()
+    go(ranks[1])
+    slow, _, _ = end(ranks[1])
+    leader, answer, err = end(ranks[0])
+    assert slow.keys() == {"gave"}  # it gives, and asks nobody
+    assert leader["gave"] < slow["gave"] < leader["asked"]
+    assert answer["raised"] is None
+    assert "without waiting" not in err
+
+
+def test_a_rank_that_never_comes_ends_at_the_deadline(node):
+    replica = {"data_parallel_size": 2}
+    ranks = [node.rank(number, 8 * MIB, 80 * MIB, replica=replica, TIDEGATE_WAIT_SECONDS="0.5")
+             for number in (0, 1)]
+    go(ranks[0])
+    leader, answer, err = end(ranks[0])
+    assert "asked" in leader and answer["raised"] is None
+    assert err.count("rank 1 has not made room in 500 ms; the engine is asked") == 1
+    ranks[1].kill()
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_what_does_not_fit_is_accounted_for(node, is_strict):
+    node.engine(0, 64 * MIB)
+    trainer = node.rank(0, 60 * MIB, 30 * MIB, TIDEGATE_WAIT_SECONDS="0.2",
+                        TIDEGATE_STRICT="1" if is_strict else "0")
+    go(trainer)
+    moments, answer, err = end(trainer)
+    account = "wake kv_cache needs 64.0 MiB, 60.0 can be had: live 60.0"
+    if is_strict:
+        assert "asked" not in moments
+        assert answer["raised"][0] == "TidegateWouldNotFit"
+        assert account in answer["raised"][1]
+    else:
+        assert "asked" in moments
+        assert answer["raised"] is None
+        assert err.count(account) == 1
+        assert "Try param_offload=True, or gpu_memory_utilization <= 0.66" in err
