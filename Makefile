@@ -10,7 +10,7 @@ BENCH = # options of bench/run, such as --quick
 python = .cache/venv/bin/python
 data = test/data
 
-.PHONY: help all run check check-san soak bench fuzz wheel install clean
+.PHONY: help all run check check-verl check-san soak bench fuzz wheel install clean
 
 all:
 	@tools/setup build
@@ -21,6 +21,7 @@ help:
 	@echo 'make all        build library, command and tests in $(BUILD)/'
 	@echo 'make run        the demo, then the leaks planted in the recordings of $(data)/'
 	@echo 'make check      all tests'
+	@echo 'make check-verl verl'\''s seams over the real torch (downloads 0.8 GB, takes 1.5)'
 	@echo 'make check-san  the tests with address and undefined-behaviour sanitizers'
 	@echo 'make soak       processes take turns and die, for SOAK_SECONDS ($(SOAK_SECONDS))'
 	@echo 'make bench      speed and memory, beside what they must reach'
@@ -45,6 +46,14 @@ check:
 	@tools/configure $(BUILD) -Dtests=enabled
 	@ninja --quiet -C $(BUILD)
 	@tools/run-tests $(BUILD) --pytest $(python) -- test/py
+
+# What `make check` shows with stubs, with the real torch under verl.
+check-verl:
+	@tools/setup torch
+	@tools/configure $(BUILD) -Dtests=enabled
+	@ninja --quiet -C $(BUILD)
+	@TIDEGATE_TEST_TORCH=1 $(python) -m pytest test/py/test_verl_seams.py \
+	    test/py/test_verl_versions.py -k torch
 
 # gcc's runtime, so that a machine needs no second compiler; clang's is what `make fuzz` runs on.
 check-san:
