@@ -52,7 +52,7 @@ static void drop_points(struct tg__cuda *cuda, struct tg__cudachain *chain, uint
     memmove(chain->points, chain->points + count, chain->count * sizeof *chain->points);
 }
 
-/* Room for one more. Of the 64 that are not passed every second one goes, but never the last. */
+/* Room for one more, which follows at once. Of the 64 that are not passed every second one goes. */
 static void make_room(struct tg__cuda *cuda, struct tg__cudachain *chain) {
     uint32_t kept = 0;
 

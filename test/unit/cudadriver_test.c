@@ -118,6 +118,60 @@ START_TEST(a_fence_waits_for_all_and_no_longer) {
 }
 END_TEST
 
+/* Points that follow each other are two points. */
+START_TEST(a_fence_is_not_passed_with_the_one_before) {
+    struct tg_device *device;
+    struct tg_queue *queue;
+    struct tg_fence first, second;
+    uint64_t addr, chunk;
+
+    ask_for("capacity=64MiB,lag=150");
+    device = device_open("cuda:0");
+    addr = device_make(device, GRANULE, 0, &chunk);
+    ck_assert_ok(tg_device_ops(device)->queue_open(device, &queue));
+    ck_assert_ok(tg_device_ops(device)->fence(device, queue, &first));
+    ck_assert_ok(tg_device_ops(device)->fill(device, addr, 1, GRANULE, queue));
+    ck_assert_ok(tg_device_ops(device)->fence(device, queue, &second));
+    ck_assert_fails(tg_device_ops(device)->wait(device, &second, 0), TG_EBUSY);
+    ck_assert_ok(tg_device_ops(device)->wait(device, &first, 20000));
+    ck_assert_ok(tg_device_ops(device)->wait(device, &second, 20000));
+    tg_device_close(device);
+}
+END_TEST
+
+enum { LATE_JOBS = 300 };
+
+/* The work is so slow that the chains are full again and again: no fence is passed before its work
+ * is done, and each one is. */
+START_TEST(fences_outnumber_their_events) {
+    struct tg_fence fences[2 * LATE_JOBS];
+    unsigned char seen[LATE_JOBS] = {0};
+    struct tg_device *device;
+    struct tg_queue *queue;
+    uint64_t addr, chunk;
+
+    ask_for("capacity=64MiB,lag=1");
+    device = device_open("cuda:0");
+    addr = device_make(device, GRANULE, 0, &chunk);
+    ck_assert_ok(tg_device_ops(device)->queue_open(device, &queue));
+    for (int i = 0; i < LATE_JOBS; i++) {
+        ck_assert_ok(tg_device_ops(device)->fill(device, addr, i % 250 + 1, 64, queue));
+        ck_assert_ok(tg_device_ops(device)->copy(device, seen + i, (void *)(uintptr_t)addr, 1,
+                                                 queue));
+        ck_assert_ok(tg_device_ops(device)->fence(device, queue, &fences[2 * i]));
+        ck_assert_ok(tg_device_ops(device)->fence(device, NULL, &fences[2 * i + 1]));
+    }
+    for (int i = 0; i < 2 * LATE_JOBS; i += 7) {
+        ck_assert_ok(tg_device_ops(device)->wait(device, &fences[i], 20000));
+        ck_assert_uint_eq(seen[i / 2], (unsigned)(i / 2 % 250 + 1));
+    }
+    ck_assert_ok(tg_device_ops(device)->wait(device, &fences[2 * LATE_JOBS - 1], 20000));
+    for (int i = 0; i < 2 * LATE_JOBS; i++)
+        ck_assert_ok(tg_device_ops(device)->wait(device, &fences[i], 0));
+    tg_device_close(device);
+}
+END_TEST
+
 static const char *const hanging[] = {"capacity=64MiB,hang=1",
                                       "capacity=64MiB,hang=1,driver=12040"};
 
@@ -339,6 +393,8 @@ int main(void) {
     tcase_add_test(cases, what_memory_is_missing_is_said);
     tcase_add_test(cases, access_is_of_all_devices_or_of_none);
     tcase_add_loop_test(cases, a_fence_waits_for_all_and_no_longer, 0, 2);
+    tcase_add_test(cases, a_fence_is_not_passed_with_the_one_before);
+    tcase_add_test(cases, fences_outnumber_their_events);
     tcase_add_loop_test(cases, waiting_ends_where_the_work_does_not, 0, 2);
     tcase_add_test(cases, a_sticky_failure_stays);
     tcase_add_test(cases, other_ids_are_not_taken_for_ours);
