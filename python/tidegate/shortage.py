@@ -16,9 +16,7 @@ _LIVE = "live"
 def _holders(status: tenancy.Status, uuid: bytes) -> List[Tuple[str, int]]:
     rows = []
     for tenant in status.on(uuid):
-        who = "this process" if tenancy.is_self(tenant) else tenant.title
-        if tenant.is_dead:
-            who += " (dead)"
+        who = tenant.title + (" (dead)" if tenant.is_dead else "")
         rows += [(f"{who} {tag.name}", tag.occupied_bytes) for tag in tenant.tags]
     rows.sort(key=lambda row: -row[1])
     rows += [("unattributed", device.unattributed_bytes) for device in status.devices

@@ -240,9 +240,9 @@ def _move(operation: str, names: Names, timeout: float) -> Receipt:
         library.call(f"tg_memory_{operation}", memory.handle,
                      None if names is None else ",".join(wanted).encode(), wait_ms, byref(receipt))
     except errors.TidegateWouldNotFit as problem:
-        what = f"{operation} {', '.join(wanted)}"
-        raise _told(problem, memory, what, receipt.asked_bytes,
-                    "All tags are as before.") from None
+        asleep = all(memory.tags[name].info().state == "asleep" for name in wanted)
+        raise _told(problem, memory, f"{operation} {', '.join(wanted)}", receipt.asked_bytes,
+                    f"All tags are {'asleep ' if asleep else ''}as before.") from None
     if operation == "sleep":
         memory.tell_outside()
     return _receipt(operation, receipt)

@@ -15,7 +15,7 @@ from ctypes import POINTER, byref, c_uint8, c_uint32, c_uint64, c_void_p, cast
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from . import abi, card, devices, errors, identity, library, modes, seams
+from . import abi, card, devices, errors, identity, library, modes, seams, status_table
 from .locks import ForkSafeLock
 
 # What the driver charges to a process beyond what its allocators hold. Asking takes ms, and the
@@ -93,6 +93,9 @@ class Status:
     def on(self, uuid: bytes) -> List[TenantStatus]:
         """The tenants of one device."""
         return [tenant for tenant in self.tenants if tenant.device == uuid]
+
+    def __str__(self) -> str:
+        return status_table.table(self)
 
 
 def _tag(view: Any) -> TagStatus:

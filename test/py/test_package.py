@@ -82,8 +82,9 @@ def test_a_library_that_cannot_be_used_is_one_clear_error(python, library, tmp_p
 
 
 def test_status_of_a_node_where_nobody_is(python, tmp_path):
-    result = python("import tidegate; print(tidegate.status())")
-    assert result.out == "Status(devices=(), tenants=(), host_bytes=0)\n", result.err
+    result = python("import tidegate; print(repr(tidegate.status()), tidegate.status(), sep='\\n')")
+    assert result.out.splitlines() == ["Status(devices=(), tenants=(), host_bytes=0)",
+                                       "no program uses Tidegate on this machine now"], result.err
     assert not (tmp_path / "node").exists()
 
 

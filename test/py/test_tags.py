@@ -110,7 +110,8 @@ print(state, tag.info().state)
 """, TIDEGATE_NAME="sglang")
     assert result.out.splitlines() == [
         "wake kv_cache needs 48.0 MiB, 24.0 can be had: trainer rank 0 live 40.0.",
-        "  All tags are as before. Try param_offload=True, or gpu_memory_utilization <= 0.37",
+        "  All tags are asleep as before. "
+        "Try param_offload=True, or gpu_memory_utilization <= 0.37",
         "48", "24", "asleep awake"], result.err
 
 
@@ -146,7 +147,7 @@ try:
     tag.alloc(30 * MIB)
 except tidegate.TidegateWouldNotFit as problem:
     print(json.dumps(str(problem)))
-""").startswith("a block of a needs 30.0 MiB, 24.0 can be had: this process a 40.0.")
+""").startswith("a block of a needs 30.0 MiB, 24.0 can be had: trainer a 40.0.")
 
 
 @pytest.mark.parametrize("code, kind, said", [

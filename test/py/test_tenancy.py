@@ -57,6 +57,23 @@ print(json.dumps([tags, device.total_bytes // MIB, device.seconds_old is not Non
 """) == [{"live": [20, 0], "cached": [10, 8]}, 64, True]
 
 
+def test_status_prints_as_a_table(tell):
+    """Words and figures as those of `tidegate status`; ages are of the moment."""
+    assert tell("""
+mine.declare("live", 20 * MIB)
+mine.declare("cached", 10 * MIB, 8 * MIB)
+tag = tidegate.tag("kv_cache", device=device.uri)
+block = tag.alloc(4 * MIB)
+tidegate.sleep()
+mine.measure()
+print(json.dumps(str(tidegate.status()).replace(str(os.getpid()), "PID").splitlines()))
+""", TIDEGATE="observe", RANK="0") == [
+        'host device "tenancy" 64 MiB   used 0 B   free 64 MiB (driver, 0 s ago)',
+        "  trainer rank 0  pid PID  observe  live 20 MiB  cached 10 MiB (returnable 8.0 MiB)"
+        "  kv_cache asleep (4.0 MiB)",
+        "  unattributed 0 B"]
+
+
 def test_mode_and_seams_are_noted_and_follow_the_mode(tell):
     assert tell("""
 seen = []
