@@ -179,12 +179,23 @@ static struct tg__custream *start_capture(unsigned flags, int mode) {
     return stream;
 }
 
+/* What ending it answered; the stream and the context go, too. */
+static int finish_capture(struct tg__custream *stream) {
+    struct tg__cuctx *own;
+    void *graph = NULL;
+    int result = end_capture(stream, &graph);
+
+    ck_assert_int_eq(calls.cuStreamDestroy(stream), 0);
+    ck_assert_int_eq(calls.cuCtxPopCurrent(&own), 0);
+    ck_assert_int_eq(calls.cuDevicePrimaryCtxRelease(0), 0);
+    return result;
+}
+
 /* Where the driver can say so without harm, the capture lives on. */
 START_TEST(a_capture_forbids_a_fence_and_lives_on) {
     struct tg_device *device;
     struct tg__custream *stream;
     struct tg_fence fence = {{5, 5}};
-    void *graph;
 
     load_driver();
     ck_assert_ok(open_cuda(&device));
@@ -192,7 +203,7 @@ START_TEST(a_capture_forbids_a_fence_and_lives_on) {
     ck_assert_fails(tg_device_ops(device)->fence(device, NULL, &fence), TG_ECAPTURE);
     ck_assert_uint_eq(fence.word[0], 5);
     ck_assert_int_eq(tg_last_error()->native, TG__CU_ERROR_STREAM_CAPTURE_IMPLICIT);
-    ck_assert_int_eq(end_capture(stream, &graph), 0);
+    ck_assert_int_eq(finish_capture(stream), 0);
     ck_assert_ok(tg_device_ops(device)->fence(device, NULL, &fence));
     ck_assert_ok(tg_device_ops(device)->wait(device, &fence, 20000));
     tg_device_close(device);
@@ -204,7 +215,6 @@ START_TEST(a_hidden_capture_forbids_a_fence_too) {
     struct tg_device *device;
     struct tg__custream *stream;
     struct tg_fence fence;
-    void *graph;
     int rc, ended;
 
     load_driver();
@@ -214,7 +224,7 @@ START_TEST(a_hidden_capture_forbids_a_fence_too) {
     if (rc == 0) /* a driver without an event of the context: the wait tells */
         rc = tg_device_ops(device)->wait(device, &fence, 20000);
     ck_assert_int_eq(rc, TG_ECAPTURE);
-    ended = end_capture(stream, &graph);
+    ended = finish_capture(stream);
     printf("a capture on a non-blocking stream ends with %d after a refused fence\n", ended);
     ck_assert_ok(tg_device_ops(device)->fence(device, NULL, &fence));
     ck_assert_ok(tg_device_ops(device)->wait(device, &fence, 20000));
@@ -230,7 +240,6 @@ START_TEST(work_of_ours_does_not_end_a_capture) {
     struct tg_queue *queue;
     struct tg_fence fence;
     uint64_t chunk, addr;
-    void *graph;
 
     load_driver();
     ck_assert_ok(open_cuda(&device));
@@ -241,7 +250,7 @@ START_TEST(work_of_ours_does_not_end_a_capture) {
     ck_assert_ok(tg_device_ops(device)->fence(device, queue, &fence));
     ck_assert_ok(tg_device_ops(device)->wait(device, &fence, 20000));
     device_unmake(device, addr, GRANULE, chunk);
-    ck_assert_int_eq(end_capture(stream, &graph), 0);
+    ck_assert_int_eq(finish_capture(stream), 0);
     tg_device_close(device);
 }
 END_TEST
