@@ -11,10 +11,13 @@ from typing import Dict, List, Optional, Tuple
 from . import card, errors, seams, tags, tenancy, torch_sources
 from .receipts import Item
 
-# Free memory in torch's segments that is worth a look at each block.
+# Free memory in torch's segments that is worth a look at each block: after a reclaim that ran, and
+# where it may be a live pool's.
 _WORTH_A_LOOK_BYTES = 1 << 20
+_MAY_BE_POOL_BYTES = 20 << 20
 
 _outside: Dict[int, Tuple[float, Optional[int]]] = {}
+_blocks: Dict[int, Tuple[torch_sources.Figures, Tuple[int, int, int]]] = {}
 
 
 def outside_torch(where: card.Card, reserved: int, is_fresh: bool) -> Optional[int]:
@@ -30,14 +33,19 @@ def outside_torch(where: card.Card, reserved: int, is_fresh: bool) -> Optional[i
 
 def _in_torch(where: card.Card, now: torch_sources.Figures, is_fresh: bool) -> List[Item]:
     """torch's segments. The counters tell free pieces from live ones; only a look at every block
-    tells which free memory belongs to a live pool, and it is taken after a reclaim that ran."""
+    tells which free memory belongs to a live pool. It holds while the counters stay as they are."""
     items = [Item("live", now.live), Item("pending event", now.pending)]
-    found = []
-    if is_fresh and now.idle + now.split >= _WORTH_A_LOOK_BYTES:
-        found = torch_sources.segments(where)
-    if not found:
-        return items + [Item("pinned by a live neighbour", now.split), Item("cached", now.idle)]
-    returnable, pool, pinned = torch_sources.cached(found)
+    least = _WORTH_A_LOOK_BYTES if is_fresh else _MAY_BE_POOL_BYTES
+    free = now.idle + (now.split if is_fresh else 0)
+    kept = _blocks.get(where.index)
+    if kept is not None and kept[0] == now:
+        returnable, pool, pinned = kept[1]
+    else:
+        found = torch_sources.segments(where) if free >= least else []
+        if not found:
+            return items + [Item("pinned by a live neighbour", now.split), Item("cached", now.idle)]
+        returnable, pool, pinned = torch_sources.cached(found)
+        _blocks[where.index] = (now, (returnable, pool, pinned))
     return items + [Item("pinned by a live neighbour", pinned), Item("live pool", pool),
                     Item("cached", returnable)]
 

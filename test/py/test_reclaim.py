@@ -10,7 +10,7 @@ import pytest
 
 import fake_torch
 import tidegate
-from tidegate import card, reclaiming
+from tidegate import accounts, card, reclaiming
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -19,6 +19,7 @@ GIB, MIB = 1 << 30, 1 << 20
 def torch(library, monkeypatch):
     """A fresh fake, without what this process knew of another."""
     reclaiming._records.clear()
+    accounts._blocks.clear()
     return fake_torch.install(monkeypatch)
 
 
@@ -191,6 +192,17 @@ def test_blocks_tell_pools_from_neighbours_and_from_what_could_be_given(torch):
     assert stays["live pool"] == 20 * MIB
     assert stays["cached"] == (40 + 80) * MIB
     assert stays["pinned by a live neighbour"] == (30 + 20) * MIB
+
+
+def test_a_live_pool_keeps_its_name_when_nothing_runs(torch):
+    looks = []
+    pools = [segment(pool=(0, 1), blocks=[(40 * MIB, "inactive")])]
+    torch.card.live, torch.card.stuck = GIB, 40 * MIB
+    torch.cuda.memory_snapshot = lambda: looks.append(1) or pools
+    for _ in range(3):  # the first runs and learns that nothing comes
+        stays = dict(tidegate.reclaim().stays)
+        assert stays["live pool"] == 40 * MIB and "cached" not in stays
+    assert len(looks) == 1
 
 
 def test_history_is_not_copied_for_an_account(torch):
