@@ -14,6 +14,8 @@ import sys
 from types import ModuleType
 from typing import Callable, Dict, Optional, Sequence
 
+from .. import seams
+
 Arrived = Callable[[ModuleType], None]
 
 
@@ -32,20 +34,26 @@ class Finder(importlib.abc.MetaPathFinder):
             spec = None if find is None else find(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    _call_after(spec.loader, arrived)
+                    _call_after(spec.loader, name, arrived)
                 return spec
         return None
 
 
-def _call_after(loader: importlib.abc.Loader, arrived: Arrived) -> None:
-    """A loader of a source file serves one module, so its own method can be covered."""
+def _call_after(loader: importlib.abc.Loader, name: str, arrived: Arrived) -> None:
+    """Covers the loader's own method. One of an archive loads other modules as well; one that
+    cannot be covered loads as ever, and its module's seams are not installed."""
     run = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         run(module)
-        arrived(module)
+        if module.__name__ == name:
+            arrived(module)
 
-    loader.exec_module = exec_module  # type: ignore[method-assign]
+    try:
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+    except AttributeError:
+        seams.warn_once(f"verl: {name}", f"{name} is loaded by {type(loader).__name__}, which "
+                        "cannot be watched: its seams are not installed")
 
 
 _finder = Finder()

@@ -15,7 +15,7 @@ import zlib
 from ctypes import byref, c_uint64
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from .. import accounts, card, library, seams, tenancy
+from .. import accounts, card, library, reclaiming, seams, tenancy
 from . import process
 
 _NOTE = re.compile(r"hand-over ([0-9]+), run ([0-9a-f]{4})$")
@@ -40,6 +40,20 @@ def publish(where: card.Card) -> None:
                                 f"run {run_mark()}")
     except Exception as problem:  # the ledger is for others: the program goes on without
         seams.warn_once("verl books", f"cannot write to the ledger: {problem}")
+
+
+def serve(where: card.Card) -> None:
+    """Gives what peers have asked this trainer for since the last step. Never raises."""
+    if not process.acts():  # who asked sees that nobody has looked
+        return
+    try:
+        mine = tenant(where)
+        asked = 0 if mine is None else mine.asked()
+        if asked > 0:
+            reclaiming.run(where, asked)
+            publish(where)
+    except Exception as problem:  # they learn that they were not served
+        seams.warn_once("verl peers asked", f"cannot give what peers ask for: {problem}")
 
 
 def tenant(where: card.Card) -> Optional[tenancy.Tenant]:

@@ -8,7 +8,7 @@ import time
 from typing import Any, Awaitable, Callable, Mapping, Optional, Sequence
 
 from .. import figures, seams, watching
-from . import process
+from . import books, process
 from .versions import Target
 
 
@@ -24,6 +24,8 @@ def handing(original: Callable[..., Awaitable[Any]], target: Target) -> Callable
             result = await original(*arguments, **named)
         finally:
             process.SYNC.open -= 1
+        if where is not None:
+            books.serve(where)
         watching.step(_number(arguments, named), source="verl")
         return result
 

@@ -73,15 +73,18 @@ def side_of(rollout: Any, target: Target) -> Side:
         looks_only = "prefill and decode have servers of their own"
     first = rank - place
     peers = [each for each in range(first, first + size) if each != rank]
-    return Side(target.engine, peers, _is_leader(rollout, place), looks_only,
+    return Side(target.engine, peers, _is_leader(rollout, target, place), looks_only,
                 getattr(config, "gpu_memory_utilization", None))
 
 
-def _is_leader(rollout: Any, place: int) -> bool:
-    """Whether this rank asks the engine."""
+def _is_leader(rollout: Any, target: Target, place: int) -> bool:
+    """Whether this rank asks the engine. SGLang has one such rank for each pipeline stage."""
     ask = getattr(rollout, "_is_server_tp_leader", None)
     if ask is not None:
         return bool(ask())
+    mesh = getattr(rollout, "device_mesh", None)
+    if target.engine == "sglang" and mesh is not None:
+        return bool(mesh["infer_tp"].get_local_rank() == 0)
     return place == 0
 
 
