@@ -12,6 +12,8 @@ import sys
 import pytest
 
 from verl_wheels import ROOT, needs_verl, start
+from tidegate import abi
+from tidegate.verl import books
 
 pytestmark = needs_verl
 DRIVER = pathlib.Path(os.environ.get("TIDEGATE_BIN", ROOT / "build/cli/tidegate")).resolve()
@@ -87,6 +89,42 @@ def end(process):
     *lines, answer = [json.loads(line) for line in out.splitlines()]
     return {line["told"]: line["at"] for line in lines}, answer, err
 
+
+# ---- what a leader waits for ---------------------------------------------------------------------
+
+def view_of(*ranks, asleep=0, free=0):
+    """A view of the ledger: trainers (rank, note, is dead), each on a card of its own with an
+    engine that has so much asleep."""
+    view = abi.tg_node_view(device_count=len(ranks), tenant_count=2 * len(ranks))
+    for index, (rank, note, is_dead) in enumerate(ranks):
+        view.devices[index].uuid[0] = index + 1
+        view.devices[index].free_bytes = free
+        trainer, engine = view.tenants[2 * index], view.tenants[2 * index + 1]
+        trainer.rank, trainer.device, trainer.is_dead = rank, index, is_dead
+        trainer.seams, trainer.id = note.encode(), 2 * index + 1
+        engine.rank, engine.device, engine.id, engine.tag_count = -1, index, 2 * index + 2, 1
+        engine.tags[0].name, engine.tags[0].asleep_bytes = b"kv_cache", asleep
+    return view
+
+
+@pytest.mark.parametrize("rank, note, is_dead, free, late, full, unknown", [
+    (1, "verl 0.9.1: 4 of 4, hand-over 7, run 00aa", 0, 64, [], [], []),
+    (1, "verl 0.9.1: 4 of 4, hand-over 8, run 00aa", 0, 64, [], [], []),
+    (1, "verl 0.9.1: 4 of 4, hand-over 6, run 00aa", 0, 64, [1], [], []),
+    (1, "verl 0.9.1: 4 of 4, hand-over 7, run 00aa", 0, 63, [], [1], []),
+    (1, "verl 0.9.1: 4 of 4, hand-over 7, run 00ab", 0, 64, [], [], [1]),
+    (1, "verl 0.9.1: 4 of 4, hand-over 7, run 00aa", 1, 64, [], [], [1]),
+    (2, "verl 0.9.1: 4 of 4, hand-over 7, run 00aa", 0, 64, [], [], [1]),
+    (1, "", 0, 64, [], [], [1]),
+])
+def test_what_a_leader_lacks(rank, note, is_dead, free, late, full, unknown):
+    awaited = books.Awaited([1], 7, ["kv_cache"])
+    view = view_of((0, "verl 0.9.1: 4 of 4, hand-over 7, run 00aa", 0), (rank, note, is_dead),
+                   asleep=64, free=free)
+    assert books.lacking(view, awaited, "00aa") == books.Lacking(late, full, unknown)
+
+
+# ---- several processes ---------------------------------------------------------------------------
 
 @pytest.fixture
 def node(tmp_path):

@@ -81,9 +81,18 @@ def test_on_makes_room_before_each_wake(synced, version, recipe):
 
 
 def test_on_says_what_was_needed_and_got_in_one_pass(synced):
-    lines = synced("0.9.1", "on", "stubs").said("reclaim for the rollout engine: needed 42.0, got "
-                                                "46.0 GiB (driver)")
-    assert lines and all("1 pass, target met" in line for line in lines)
+    """Once it is known what the engine takes: what is missing of that, less what woke already."""
+    lines = synced("0.9.1", "on", "stubs").said("reclaim for the rollout engine: needed")
+    assert len(lines) == 3
+    for line in lines:
+        assert "needed 42.0, got 46.0 GiB (driver)" in line and "1 pass, target met" in line
+
+
+@pytest.mark.parametrize("version", SYNCING)
+def test_a_hand_over_inside_another_is_part_of_it(synced, version):
+    counts = [[sync["arrived"] for sync in synced(version, mode, "stubs")["syncs"]]
+              for mode in ("observe", "on")]
+    assert counts[0] == counts[1]
 
 
 def test_the_estimate_is_what_on_then_gives(tmp_path):
@@ -178,11 +187,24 @@ def test_the_plugin_is_found_by_verl(tmp_path, version):
 def test_off_puts_the_originals_back(tmp_path, version):
     options = {"modules": MODULES, "attributes": FUNCTIONS, "off": True}
     ran = run(tmp_path, version, "load", options)
-    assert set(ran["files"].values()) == {"modes.py"}
-    assert not any(name.endswith("modes.py") for name in ran["files_off"].values())
+    assert {ran["files"][name] for name in FUNCTIONS} == {"modes.py"}
+    assert not any(ran["files_off"][name].endswith("modes.py") for name in FUNCTIONS)
     assert "Finder" not in ran["finders_off"]
     assert ran["arrived"] == 0
     assert ran["events"] == ["empty_cache", "synchronize"] * 2
+
+
+@pytest.mark.parametrize("version", SYNCING)
+def test_what_verl_reads_of_a_method_is_kept(tmp_path, version):
+    """Ray and verl's dispatch look at attributes of the function, and whether it is awaited."""
+    options = {"modules": MODULES, "attributes": FUNCTIONS}
+    (tmp_path / "plain").mkdir()
+    ours = run(tmp_path, version, "load", options)["files"]
+    theirs = run(tmp_path / "plain", version, "load", options, mode=None)["files"]
+    assert ours[STEP] != theirs[STEP] and ours[f"{STEP} marks"]
+    for name in FUNCTIONS:
+        for trait in ("marks", "is awaited"):
+            assert ours[f"{name} {trait}"] == theirs[f"{name} {trait}"]
 
 
 # ---- what is not as it was -----------------------------------------------------------------------

@@ -306,6 +306,8 @@ def files_of(attributes):
         for step in name.split("."):
             value = inspect.getattr_static(value, step)
         value = value.fget if isinstance(value, property) else value
+        found[f"{path} marks"] = sorted(set(vars(value)) - {"__wrapped__"})
+        found[f"{path} is awaited"] = inspect.iscoroutinefunction(value)
         code = value.__code__.co_filename.split(os.sep)
         found[path] = code[-1] if "tidegate" in code else "/".join(code[code.index("verl") + 1:])
     return found
