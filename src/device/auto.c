@@ -85,15 +85,11 @@ static int judge(struct tg_device *device) {
 /* The reason that is kept is the first GPU's: of most machines' GPUs one is like the others. */
 static int open_gpu(struct tg_device **device, struct tg_error *why) {
     for (int ordinal = 0; ordinal < MOST_GPUS; ordinal++) {
-        struct tg_device *opened;
+        struct tg_device *opened = NULL;
         int rc = tg__cuda_open(ordinal, &opened);
 
-        if (rc != 0 && ordinal > 0)
-            return rc;
         if (rc == 0)
             rc = judge(opened);
-        else
-            opened = NULL;
         if (rc == 0) {
             *device = opened;
             return 0;

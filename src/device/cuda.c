@@ -177,25 +177,49 @@ static int cuda_import(struct tg_device *device, int fd, uint64_t size_bytes, ui
     return rc != 0 ? rc : tg__cudachunk_import(cuda, fd, size_bytes, chunk);
 }
 
-/* The driver rounds to pages by itself. */
+/* Half a second for 16 GiB, so not under the lock of the books: the range is noted before. */
+static int pin(struct tg__cuda *cuda, void *memory, uint64_t size_bytes) {
+    int rc;
+
+    pthread_mutex_lock(&cuda->mutex);
+    rc = tg__pins_check(&cuda->pins, memory, size_bytes, 1);
+    if (rc == 0)
+        tg__pins_note(&cuda->pins, memory, size_bytes, 1);
+    pthread_mutex_unlock(&cuda->mutex);
+    if (rc != 0)
+        return rc;
+    rc = tg__cuda_status(cuda, cuda->calls.cuMemHostRegister(memory, size_bytes, PORTABLE),
+                         "cuMemHostRegister");
+    if (rc == 0)
+        return 0;
+    pthread_mutex_lock(&cuda->mutex);
+    tg__pins_note(&cuda->pins, memory, size_bytes, 0);
+    pthread_mutex_unlock(&cuda->mutex);
+    return rc;
+}
+
+static int unpin(struct tg__cuda *cuda, void *memory, uint64_t size_bytes) {
+    int rc;
+
+    pthread_mutex_lock(&cuda->mutex);
+    rc = tg__pins_check(&cuda->pins, memory, size_bytes, 0);
+    if (rc == 0)
+        rc = tg__cuda_status(cuda, cuda->calls.cuMemHostUnregister(memory), "cuMemHostUnregister");
+    if (rc == 0)
+        tg__pins_note(&cuda->pins, memory, size_bytes, 0);
+    pthread_mutex_unlock(&cuda->mutex);
+    return rc;
+}
+
 static int cuda_pin(struct tg_device *device, void *memory, uint64_t size_bytes, int on) {
     struct tg__cuda *cuda = cuda_of(device);
     struct tg__cudacall call;
-    int rc = tg__cuda_enter(cuda, &call), result;
+    int rc = tg__cuda_enter(cuda, &call);
 
     if (rc != 0)
         return rc;
-    pthread_mutex_lock(&cuda->mutex);
-    rc = tg__pins_check(&cuda->pins, memory, size_bytes, on);
-    if (rc == 0) {
-        result = on ? cuda->calls.cuMemHostRegister(memory, size_bytes, PORTABLE)
-                    : cuda->calls.cuMemHostUnregister(memory);
-        rc = tg__cuda_status(cuda, result, on ? "cuMemHostRegister" : "cuMemHostUnregister");
-    }
-    if (rc == 0)
-        tg__pins_note(&cuda->pins, memory, size_bytes, on);
-    pthread_mutex_unlock(&cuda->mutex);
-    return tg__cuda_leave(&call, rc);
+    return tg__cuda_leave(&call, on ? pin(cuda, memory, size_bytes)
+                                    : unpin(cuda, memory, size_bytes));
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */

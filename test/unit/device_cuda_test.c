@@ -166,6 +166,28 @@ START_TEST(closing_gives_back_what_is_left) {
 }
 END_TEST
 
+/* What the program has registered by itself is its own; a refusal leaves nothing in our book. */
+START_TEST(pinning_what_the_program_has_pinned_is_refused) {
+    static _Alignas(4096) unsigned char memory[2 * 4096];
+    struct tg_device *device;
+    struct tg__cuctx *own;
+
+    load_driver();
+    ck_assert_int_eq(calls.cuDevicePrimaryCtxRetain(&own, 0), 0);
+    ck_assert_int_eq(calls.cuCtxPushCurrent(own), 0);
+    ck_assert_ok(open_cuda(&device));
+    ck_assert_int_eq(calls.cuMemHostRegister(memory, sizeof memory, 0), 0);
+    ck_assert_fails(tg_device_ops(device)->pin(device, memory, sizeof memory, 1), TG_EDEVICE);
+    ck_assert_int_eq(tg_last_error()->native, TG__CU_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    ck_assert_int_eq(calls.cuMemHostUnregister(memory), 0);
+    ck_assert_ok(tg_device_ops(device)->pin(device, memory, sizeof memory, 1));
+    ck_assert_ok(tg_device_ops(device)->pin(device, memory, sizeof memory, 0));
+    tg_device_close(device);
+    ck_assert_int_eq(calls.cuCtxPopCurrent(&own), 0);
+    ck_assert_int_eq(calls.cuDevicePrimaryCtxRelease(0), 0);
+}
+END_TEST
+
 /* ---- captures -------------------------------------------------------------------------------- */
 
 static struct tg__custream *start_capture(unsigned flags, int mode) {
@@ -384,6 +406,7 @@ int main(void) {
     tcase_add_test(own, free_memory_is_the_same_with_and_without_a_context);
     tcase_add_test(own, the_programs_context_stays_current);
     tcase_add_test(own, closing_gives_back_what_is_left);
+    tcase_add_test(own, pinning_what_the_program_has_pinned_is_refused);
     tcase_add_test(own, a_capture_forbids_a_fence_and_lives_on);
     tcase_add_test(own, a_hidden_capture_forbids_a_fence_too);
     tcase_add_test(own, work_of_ours_does_not_end_a_capture);
