@@ -14,7 +14,7 @@ os.environ.setdefault("TIDEGATE_ROLE", "rollout")
 import torch  # noqa: E402  (the name must stand before any library reads it)
 
 import tidegate  # noqa: E402
-from rollout_link import serve  # noqa: E402
+from rollout_link import serve, sum_of  # noqa: E402
 
 BLOCK = 1 << 30
 
@@ -38,7 +38,7 @@ class OwnRollout:
         cache = tidegate.tag("kv_cache")
         count = max(0, free - keep_free_bytes) // BLOCK
         self.cache = [self.block(cache, BLOCK) for _ in range(count)]
-        self.sum = self._sum()
+        self.sum = sum_of(self.weights)
         return {"weight_bytes": weight_bytes, "cache_bytes": count * BLOCK, "total_bytes": total,
                 "pid": os.getpid()}
 
@@ -46,9 +46,6 @@ class OwnRollout:
         """A tensor of bytes over a new block of the tag."""
         self.blocks.append(tag.alloc(size_bytes))
         return torch.as_tensor(self.blocks[-1], device=self.device)
-
-    def _sum(self):
-        return int(self.weights.view(torch.int16).sum(dtype=torch.int64))
 
     def sleep(self):
         torch.cuda.synchronize()
@@ -58,7 +55,7 @@ class OwnRollout:
         """Wakes one tag; says whether the weights are what they were."""
         receipt = tidegate.wake(name, timeout=20.0).to_dict()
         if name == "weights":
-            receipt["same"] = self._sum() == self.sum
+            receipt["same"] = sum_of(self.weights) == self.sum
         return receipt
 
     def take(self, opened, at, count):
@@ -72,7 +69,7 @@ class OwnRollout:
 
     def generate(self):
         """Uses everything: reads the weights, checks that the cache woke zeroed, and fills it."""
-        self.sum = self._sum()
+        self.sum = sum_of(self.weights)
         dirty = sum(int(block[::4096].any()) for block in self.cache)
         for block in self.cache:
             block.fill_(1)

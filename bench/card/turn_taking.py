@@ -18,7 +18,7 @@ import torch  # noqa: E402  (cuBLAS reads the line above when it starts)
 from torch.multiprocessing.reductions import reduce_tensor  # noqa: E402
 
 import tidegate  # noqa: E402
-from rollout_link import Rollout, RolloutFailed  # noqa: E402
+from rollout_link import Rollout, RolloutFailed, sum_of  # noqa: E402
 from vl_trainer import Trainer  # noqa: E402
 from ways_to_give_back import WAYS  # noqa: E402
 
@@ -76,7 +76,7 @@ class OwnRolloutSide:
         at, first, total = 0, 0, 0
         while first is not None:
             count, first = self.trainer.fill_bucket(bucket, first)
-            total += int(bucket[:count].view(torch.int16).sum(dtype=torch.int64))
+            total += sum_of(bucket[:count])
             torch.cuda.synchronize()
             self.rollout.ask("take", reduce_tensor(bucket), at, count)
             at += count
