@@ -27,6 +27,7 @@ __attribute__((format(printf, 1, 0))) static void say_both_ends(const char *form
     free(whole);
 }
 
+__attribute__((format(printf, 3, 0)))
 static int fail(int status, int native, const char *format, va_list args) {
     int saved = errno;
     va_list again;

@@ -73,7 +73,7 @@ int tg__shmdir_open(const char *path, bool may_make, struct tg__forkguard *guard
     /* The umask may have taken bits of the mode, even those that opening needs, and may not be
      * touched: it is the process's. If this fails, the judgement tells. */
     if (is_made)
-        fchmodat(AT_FDCWD, path, 0700, AT_SYMLINK_NOFOLLOW);
+        (void)!fchmodat(AT_FDCWD, path, 0700, AT_SYMLINK_NOFOLLOW);
     rc = tg__forkguard_open(guard, slot, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     if (rc != 0) {
         rc = refuse(path, -rc);
