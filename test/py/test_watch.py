@@ -511,7 +511,7 @@ for _ in range(4):
 print(toy.allocator.reserved() // MIB)
 """, TIDEGATE=mode)
     assert int(result.out) == left
-    assert ("reclaim for a peer that asked: needed 0.0" in result.err) == (mode == "on")
+    assert ("reclaim for a peer that asked: needed 20.0" in result.err) == (mode == "on")
 
 
 # ---- series
