@@ -15,7 +15,7 @@ from verl_wheels import ROOT, needs_verl, start
 from tidegate import abi
 from tidegate.verl import books
 
-pytestmark = needs_verl
+pytestmark = [needs_verl, pytest.mark.usefixtures("library")]
 DRIVER = pathlib.Path(os.environ.get("TIDEGATE_BIN", ROOT / "build/cli/tidegate")).resolve()
 DRIVER = DRIVER.parents[1] / "test" / "standin"
 MIB = 1 << 20

@@ -14,7 +14,7 @@ import pytest
 
 from verl_wheels import CACHE, RECIPES, VERSIONS, WORLD, environment, needs_verl, run
 
-pytestmark = needs_verl
+pytestmark = [needs_verl, pytest.mark.usefixtures("library")]
 
 SYNCING = tuple(version for version in VERSIONS if version >= "0.7.1")
 PLATFORMS = tuple(version for version in VERSIONS if version >= "0.9")
