@@ -22,13 +22,6 @@ ALL_TAGS: Tuple[str, ...] = ()
 _took: Dict[Tuple[int, Tuple[str, ...]], int] = {}  # by card and tags, at the last wake
 
 
-class Need(NamedTuple):
-    """size_bytes None: not known yet, so everything."""
-
-    size_bytes: Optional[int]
-    known_from: str  # "ledger", "last wake" or ""
-
-
 class State(NamedTuple):
     """One look at the card, by the driver and by torch's allocator."""
 
@@ -47,20 +40,18 @@ def look(where: Card) -> State:
     return State(where.driver_memory()[0], torch_sources.figures(where))
 
 
-def need(where: Card, tags: Sequence[str]) -> Need:
-    """What is about to wake on this card. No tags: all that sleeps, or will wake in this sync if it
-    goes as the last one did."""
+def need(where: Card, tags: Sequence[str]) -> Optional[int]:
+    """Bytes that are about to wake on this card; None: not known yet. No tags: all that sleeps, or
+    will wake in this sync if it goes as the last one did."""
     asleep = _asleep(where, tags)
     if asleep > 0:
-        return Need(asleep, "ledger")
+        return asleep
     mine = {key: taken for (index, key), taken in _took.items() if index == where.index}
     if tags:
-        taken = mine.get(_key(tags))
-        return Need(taken, "" if taken is None else "last wake")
+        return mine.get(_key(tags))
     if not mine:
-        return Need(None, "")
-    return Need(sum(taken for key, taken in mine.items() if key not in process.SYNC.woken),
-                "last wake")
+        return None
+    return sum(taken for key, taken in mine.items() if key not in process.SYNC.woken)
 
 
 def _key(tags: Sequence[str]) -> Tuple[str, ...]:
@@ -89,14 +80,12 @@ def _asleep(where: Card, tags: Sequence[str]) -> int:
         return 0
 
 
-def make(where: Card, wanted: Need, call: str, tags: Sequence[str], purpose: str) -> None:
+def make(where: Card, wanted: Optional[int], call: str, tags: Sequence[str], purpose: str) -> None:
     """Reclaims inline, in the calling thread, for a call of verl's, and writes it down as such a
     hand-over. What was missing, and what came of it, is said. Raises what reclaim does."""
     before, began = observing.measure(), time.perf_counter()
     now = look(where)
-    missing: Optional[int] = None
-    if wanted.size_bytes is not None:
-        missing = max(0, wanted.size_bytes - now.free_bytes)
+    missing = None if wanted is None else max(0, wanted - now.free_bytes)
     target = missing if missing != 0 else now.returnable_bytes
     receipt = None if target == 0 else reclaiming.run(where, target)
     observing.record_handover(call, tags, before, observing.measure(),

@@ -158,7 +158,7 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-async def _settle(where: Card, wanted: room.Need) -> None:
+async def _settle(where: Card, wanted: Optional[int]) -> None:
     """Lets memory arrive that others have let go or were asked for: with nobody there to give any,
     or room enough, at once."""
     if _missing(where, wanted) == 0:
@@ -173,22 +173,20 @@ async def _settle(where: Card, wanted: room.Need) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _missing(where: Card, wanted: room.Need) -> int:
-    if wanted.size_bytes is None:
-        return 0
-    return max(0, wanted.size_bytes - room.look(where).free_bytes)
+def _missing(where: Card, wanted: Optional[int]) -> int:
+    return 0 if wanted is None else max(0, wanted - room.look(where).free_bytes)
 
 
-def _check(where: Card, side: Side, tags: Sequence[str], wanted: room.Need) -> None:
+def _check(where: Card, side: Side, tags: Sequence[str], wanted: Optional[int]) -> None:
     """Says the account when it will not fit, and raises it where that was asked for."""
     missing = _missing(where, wanted)
-    if missing == 0 or wanted.size_bytes is None:
+    if missing == 0 or wanted is None:
         return
-    text = _account(where, side, tags, wanted.size_bytes, missing)
+    text = _account(where, side, tags, wanted, missing)
     if is_strict():
         failure = errors.TidegateWouldNotFit(0, text)
-        failure.asked_bytes = wanted.size_bytes
-        failure.available_bytes = wanted.size_bytes - missing
+        failure.asked_bytes = wanted
+        failure.available_bytes = wanted - missing
         raise failure
     seams.announce(f"{text} The engine is asked all the same")
 
