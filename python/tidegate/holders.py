@@ -100,6 +100,7 @@ class _Home:
 
 
 _NOWHERE = _Home(9, text="a local of a running function, or C++")
+_LATE = _Home(9, text="a place not found in time")
 
 
 def find_holder(blocks: Iterable[Tuple[int, int]], tensor_types: Sequence[type],
@@ -129,6 +130,7 @@ class _Walk:
         self.scan_seconds = 0.0
         self.owned: List[Any] = []  # kept to the end, so that their ids stay theirs
         self.hidden: Set[int] = set()
+        self.known: Dict[int, List[Any]] = self.own({})  # referrers of one object, by its id
 
     def own(self, thing: Any) -> Any:
         """Hides a container of ours from the walks."""
@@ -149,7 +151,7 @@ class _Walk:
             answer = self.describe(container, child)
         except _OutOfTime:
             answer = Holder(_kind_name(container), items=looking.length(container),
-                            home="a place not found in time")
+                            home=_LATE.text)
         return dataclasses.replace(answer, blocks=count, blocks_seen=seen)
 
     # ---- from blocks to tensors
@@ -239,6 +241,13 @@ class _Walk:
                                     if id(one) not in self.hidden and not _is_passing(one)])
         return kept
 
+    def holders_of(self, one: Any) -> List[Any]:
+        """The referrers of one object. Asked twice, it is walked for once."""
+        number = id(one)
+        if number not in self.known:
+            self.known[number] = self.referrers([one])
+        return self.known[number]
+
     # ---- what a container is called, and where it lives
 
     def describe(self, container: Any, child: Any) -> Holder:
@@ -274,7 +283,7 @@ class _Walk:
         """Where a container lives. One walk, two where a dict's owner or a closure is asked."""
         homes = []
         dicts, cells, nests = self.own([]), self.own([]), self.own([])
-        for one in self.referrers([container]):
+        for one in self.holders_of(container):
             homes.append(_home_in(one, container))
             if type(one) is types.CellType:
                 cells.append(one)
@@ -286,7 +295,10 @@ class _Walk:
         if best.rank <= 2:
             return best
         for one in dicts:
-            owner = self.owner_of_dict(one, container)
+            try:
+                owner = self.owner_of_dict(one, container)
+            except _OutOfTime:  # what is known of the dict is said
+                break
             if owner.is_attribute:
                 return owner
         for one in cells:
@@ -303,14 +315,14 @@ class _Walk:
             try:
                 around = self.home(outer, nesting + 1)
             except _OutOfTime:
-                pass
+                around = _LATE
         own = Holder(_kind_name(outer), around.name, looking.length(outer), around.text)
         return _Home(3, name, str(own), around.place)
 
     def owner_of_dict(self, names: looking.Names, child: Any) -> _Home:
         """The object, class or module whose names a dict holds; rank 9 where it is nobody's."""
         name = looking.key_of(names, child)
-        for one in self.referrers([names]):
+        for one in self.holders_of(names):
             if looking.is_kind(one, types.ModuleType):
                 return _module_home(names, name)
             if looking.is_kind(one, type):
@@ -321,7 +333,7 @@ class _Walk:
 
     def home_of_cell(self, cell: Any) -> _Home:
         """The function whose closure a cell is in."""
-        tuples = [one for one in self.referrers([cell]) if type(one) is tuple]
+        tuples = [one for one in self.holders_of(cell) if type(one) is tuple]
         if not tuples:
             return _Home(4, text="a closure")
         for one in self.referrers(tuples[:FRONTIER_MAX]):

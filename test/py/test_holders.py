@@ -590,6 +590,24 @@ def test_what_was_found_in_time_is_said(kept_by_actor):
     assert found.home == "a place not found in time"
 
 
+@pytest.fixture
+def kept_in_a_dict():
+    actor = Actor()
+    actor.metrics = {"outputs": tensors(4)}
+    yield actor
+
+
+def test_what_is_known_when_the_time_is_over_is_said(kept_in_a_dict):
+    found = find(4, clock=Ticks(0.03))
+    assert (found.kind, found.items, found.name) == ("list", 4, "outputs")
+    assert found.home == "dict (1 item) in a place not found in time"
+
+
+def test_no_object_is_walked_for_twice(kept_in_a_dict, walks):
+    assert find(4).home.startswith("dict 'metrics' (1 item) in dict of Actor")
+    assert len(walks) == 3
+
+
 def test_too_many_objects_are_not_begun(kept_by_actor, monkeypatch):
     monkeypatch.setattr(holders, "ALLOCATIONS_MAX", 1000)
     assert str(find(4)) == "holder not found in 200 ms"
