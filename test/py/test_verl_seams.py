@@ -295,3 +295,4 @@ def test_before_cuda_starts_nothing_is_said_or_done(tmp_path, version):
 def test_the_server_of_the_engine_says_that_it_is_seen(tmp_path, version):
     ran = run(tmp_path, version, "server")
     assert len(ran.said("seams")) == 1
+    assert "[vllm server" in ran.said("seams")[0]

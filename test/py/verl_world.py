@@ -398,7 +398,9 @@ def broken():
 
 
 def server():
-    """The engine's server falls asleep on a node that is not the first: nothing to do."""
+    """The engine's server, in a process that knows the trainer's modules as well, falls asleep on
+    a node that is not the first: nothing to do."""
+    import verl.workers.engine_workers  # noqa: F401
     from verl.workers.rollout.vllm_rollout import vllm_async_server
 
     made = object.__new__(vllm_async_server.vLLMHttpServer)

@@ -29,7 +29,7 @@ def give_back(call: str, original: Callable[[], None], is_thorough: bool) -> Non
     sync.arrived += 1
     if is_handing or not process.is_trainer():
         # A trainer's first ones come while verl still loads its modules.
-        process.announce(where, process.WORKER)
+        process.announce(where, "" if process.is_trainer() else process.WORKER)
     sync.is_giving = True
     try:
         if not (is_handing and process.acts() and _reclaim(where, call)):

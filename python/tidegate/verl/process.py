@@ -51,8 +51,9 @@ def here() -> Optional[card.Card]:
 
 def announce(where: Optional[card.Card], engine: str = "") -> None:
     """A seam has been called: the first one is said. where None: in the engine's server, which has
-    no card of its own. engine: what this process is, if no trainer."""
-    if engine and not is_trainer():
+    no card of its own. engine: what this process is, if no trainer. The caller knows: a server may
+    have loaded the trainer's modules, too."""
+    if engine:
         identity.stand_for(engine)
     if SEAMING is not None:
         SEAMING.announce(where)

@@ -107,7 +107,7 @@ class Seaming:
         active, known = self.counts()
         seams.announce(f"tidegate {modes.mode()}: {_gpu(where)}{_torch()}"
                        f"verl {self.version_text}, {active} of {known} seams")
-        _tell_run()
+        seams.tell_run("verl")
 
 
 def _dotted(version: Version) -> str:
@@ -121,23 +121,6 @@ def _gpu(where: Optional[card.Card]) -> str:
     visible = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     is_known = where.index < len(visible) and visible[where.index].isdigit()
     return f"GPU {visible[where.index] if is_known else where.index}, "
-
-
-def _tell_run() -> None:
-    """`tidegate run` wants to know at its end whether a seam was active."""
-    folder = os.environ.get("TIDEGATE_RUN")
-    if not folder:
-        return
-    try:
-        file = os.open(os.path.join(folder, "seams"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    except OSError:  # the run is over, or on another machine
-        return
-    try:
-        os.write(file, f"{os.getpid()} verl\n".encode())
-    except OSError:
-        pass
-    finally:
-        os.close(file)
 
 
 def _torch() -> str:
