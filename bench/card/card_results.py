@@ -83,12 +83,11 @@ def write_results(options, subject, rows, more=None):
 
 
 def commit(options):
-    """The carried checkout may lack its history: what was said where it was packed counts then."""
-    said = output_of(["git", "rev-parse", "HEAD"])
-    if said or not options.carried:
-        return said
-    noted = Path(options.carried) / "commit"
-    return noted.read_text().strip() if noted.exists() else None
+    """Of the wheel that was carried; a carried checkout's history may be another's."""
+    noted = Path(options.carried) / "commit" if options.carried else None
+    if noted is not None and noted.exists():
+        return noted.read_text().strip()
+    return output_of(["git", "rev-parse", "HEAD"])
 
 
 def parser(description):

@@ -15,6 +15,7 @@ from card_results import no_row, parser, row, write_results
 from line_plot import Panel, picture
 
 REWARDS = ("critic/rewards/mean", "critic/score/mean")
+SAME = 1e-6  # rewards are a mean of float32 in the order of the answers, which may differ
 LOSSES = ("actor/pg_loss", "actor/entropy", "actor/grad_norm", "response_length/mean")
 TIMES = ("timing_s/update_weights", "timing_s/gen", "timing_s/update_actor",
          "timing_s/old_log_prob")
@@ -77,9 +78,16 @@ def is_same(run, base):
             continue
         raw = {name: {"here": series(run, name), "without": series(base, name)} for name in names}
         made.append(row(f"{run['mode']}: {what} that differ from without", f"of {compared}, repr",
-                        differ, ("==", 0), raw))
-        made.append(row(f"{run['mode']}: {what}, largest relative difference", "", most))
+                        differ, None, raw))
+        made.append(row(f"{run['mode']}: {what}, largest relative difference", "", most,
+                        ("<=", SAME)))
     return made
+
+
+def learns(run):
+    """Without a gradient that is not zero, equal losses would say nothing."""
+    moved = sum(norm != 0 for norm in series(run, "actor/grad_norm"))
+    return row(f"{run['mode']}: steps with a gradient", "", moved, (">=", 1))
 
 
 def late(values):
@@ -156,7 +164,7 @@ def main():
         rows.append(row(f"{run['mode']}: steps", run["tail"][-400:], len(run["steps"]), (">=", 4)))
         rows += memory(run) + leaks(run)
         if run is not base:
-            rows += is_same(run, base) + times(run, base) + speaks(run)
+            rows += is_same(run, base) + [learns(run)] + times(run, base) + speaks(run)
     written = write_results(options, "verl", rows, {
         "card": base["card"], "machine": base["machine"],  # this may be another machine
         "runs": {run["mode"]: {k: v for k, v in run.items() if k != "used_mib"} for run in runs}})

@@ -91,8 +91,10 @@ def test_ticks_are_few_and_reach_far(most):
 
 
 def verl_run(mode, loss=0.5, lines=(), observed=None):
-    steps = [{"step": n, "critic/rewards/mean": 0.25, "actor/pg_loss": loss, "timing_s/step": 8.0,
-              "timing_s/update_weights": 0.3} for n in range(1, 5)]
+    norm = 0.0 if mode == "on" else 1.5
+    steps = [{"step": n, "critic/rewards/mean": 0.25, "actor/pg_loss": loss,
+              "actor/grad_norm": norm, "timing_s/step": 8.0, "timing_s/update_weights": 0.3}
+             for n in range(1, 5)]
     if mode == "without":  # the one that writes verl's memory files
         steps = [{**step, "timing_s/step": 9.0, "timing_s/stop_profile": 1.0} for step in steps]
     return {"mode": mode, "steps": steps, "card": {"name": "of the run"}, "machine": {},
@@ -128,9 +130,11 @@ def test_files_of_three_modes_become_rows(tmp_path, monkeypatch, capsys):
     body = json.loads(written.read_text())
     assert body["card"] == {"name": "of the run"}
     rows = by_name(body["rows"])
-    assert rows["observe: losses that differ from without"]["pass"] is True
-    assert rows["on: losses that differ from without"]["value"] == 4
-    assert rows["on: losses, largest relative difference"]["value"] == pytest.approx(0.02)
+    assert rows["observe: losses, largest relative difference"]["pass"] is True
+    assert rows["on: losses, largest relative difference"]["pass"] is False
+    assert rows["observe: steps with a gradient"]["value"] == 4
+    assert rows["on: steps with a gradient"]["pass"] is False
+    assert rows["on: losses that differ from without"]["value"] == 8  # and the norms
     assert rows["observe: hand-overs written down"]["value"] == 9 / 4
     assert rows["on/without: seconds of step"]["value"] == 1
     assert tree.fromstring(written.with_suffix(".svg").read_text()).tag.endswith("svg")
