@@ -77,7 +77,8 @@ def write_results(options, subject, rows, more=None):
     suffix = "-quick" if options.quick else ""
     path = Path(options.results) / f"{subject}-{now.date()}{suffix}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(body, indent=1, default=str) + "\n")
+    text = json.dumps(body, indent=1, default=str)
+    path.write_text(text.replace(f"{ROOT}/", "") + "\n")  # the same wherever it was run
     print(f"written to {os.path.relpath(path)}", flush=True)
     return path
 
