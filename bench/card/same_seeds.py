@@ -13,17 +13,19 @@ import sys
 MODULE = "verl.experimental.agent_loop.agent_loop"
 
 
-def seed_of(trajectory):
-    """Of one answer, by step, prompt and place in its group."""
-    step, sample, turn = (int(trajectory[k]) for k in ("step", "sample_index", "rollout_n"))
+def seed_of(trajectory, named):
+    """Of one answer, by step, prompt and place in its group: session_id where the answers of a
+    group share their trajectory."""
+    step, sample = int(trajectory["step"]), int(trajectory["sample_index"])
+    turn = int(named.get("session_id", trajectory["rollout_n"]))
     return (step * 1_000_003 + sample * 1_009 + turn) % (1 << 31)
 
 
 def seeded(run):
     @functools.wraps(run)
     async def wrapper(self, sampling_params, trajectory, **named):
-        sampling_params["seed"] = seed_of(trajectory)
-        return await run(self, sampling_params, trajectory, **named)
+        own = {**sampling_params, "seed": seed_of(trajectory, named)}  # theirs may be shared
+        return await run(self, own, trajectory, **named)
     return wrapper
 
 

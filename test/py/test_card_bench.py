@@ -145,14 +145,19 @@ def test_each_answer_has_a_seed_of_its_own(monkeypatch):
     seeds = load("same_seeds")
     keys = [{"step": s, "sample_index": p, "rollout_n": n, "validate": False}
             for s in range(1, 6) for p in range(64) for n in range(4)]
-    assert len({seeds.seed_of(key) for key in keys}) == len(keys)
+    assert len({seeds.seed_of(key, {}) for key in keys}) == len(keys)
 
-    async def run(self, sampling_params, trajectory, *, agent_name):
-        return sampling_params["seed"], agent_name
+    async def run(self, sampling_params, trajectory, *, session_id):
+        await asyncio.sleep(0)  # the others of the group begin before it looks
+        return sampling_params["seed"]
 
-    wrapped = seeds.seeded(run)
-    answer = asyncio.run(wrapped(None, {"temperature": 1.0}, keys[5], agent_name="single"))
-    assert answer == (seeds.seed_of(keys[5]), "single")
+    async def group(shared):
+        return await asyncio.gather(*(
+            seeds.seeded(run)(None, shared, keys[5], session_id=i) for i in range(4)))
+
+    shared = {"temperature": 1.0}
+    assert len(set(asyncio.run(group(shared)))) == 4
+    assert shared == {"temperature": 1.0}
 
 
 def test_the_leak_must_be_named_by_step_6(capsys):
