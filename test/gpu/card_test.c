@@ -249,28 +249,12 @@ END_TEST
 
 /* ---------------------------------------------------------------------------------------------- */
 
-static int skip_without_gpu(void) {
-    struct tg__cuda_calls found;
-
-    if (tg__cuda_load(&found) == 0)
-        return 0;
-    printf("skipped: %s\n", tg_last_error()->text);
-    fflush(stdout);
-    return SKIPPED;
-}
-
-int main(void) {
+static int run_all(void) {
     TCase *cases = tcase_create("card");
     Suite *suite = suite_create("card");
     SRunner *runner = srunner_create(suite);
-    int status = 0, failed;
-    pid_t child = fork(); /* the driver is not for those who fork after it */
+    int failed;
 
-    if (child == 0)
-        _exit(skip_without_gpu());
-    waitpid(child, &status, 0);
-    if (status != 0)
-        return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
     /* Contexts of other processes come and go. */
     device_slack_bytes = getenv("TIDEGATE_STANDIN") != NULL ? 0 : 1024 * MIB;
     tcase_set_timeout(cases, 120);
@@ -284,4 +268,10 @@ int main(void) {
     failed = srunner_ntests_failed(runner);
     srunner_free(runner);
     return failed == 0 ? 0 : 1;
+}
+
+int main(void) {
+    int status = device_no_gpu();
+
+    return status != 0 ? status : run_all();
 }

@@ -10,8 +10,6 @@
 #include "device/cuda_load.h"
 #include "device_suite.h"
 
-enum { SKIPPED = 77 };
-
 /* Contexts come and go with the processes of the tests; on the stand-in they cost nothing. */
 #define CARD_SLACK_BYTES (UINT64_C(2) << 30)
 
@@ -378,29 +376,11 @@ END_TEST
 
 /* ---------------------------------------------------------------------------------------------- */
 
-static int skip_without_gpu(void) {
-    struct tg__cuda_calls found;
-
-    if (tg__cuda_load(&found) == 0)
-        return 0;
-    printf("skipped: %s\n", tg_last_error()->text);
-    fflush(stdout);
-    return SKIPPED;
-}
-
-int main(void) {
+static int run_all(void) {
     uint64_t slack_bytes = getenv("TIDEGATE_STANDIN") != NULL ? 0 : CARD_SLACK_BYTES;
     TCase *own = tcase_create("cuda");
     const struct device_suite cuda = {"device_cuda", open_cuda, set_up, tear_down, own,
                                       slack_bytes};
-    int status = 0;
-    pid_t child = fork(); /* the driver is not for those who fork after it */
-
-    if (child == 0)
-        _exit(skip_without_gpu());
-    waitpid(child, &status, 0);
-    if (status != 0)
-        return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
     tcase_set_timeout(own, 60);
     tcase_add_test(own, asking_makes_no_context);
     tcase_add_test(own, free_memory_is_the_same_with_and_without_a_context);
@@ -415,4 +395,10 @@ int main(void) {
     tcase_add_test(own, threads_share_queues_and_fences);
     tcase_add_test(own, what_is_no_fence_is_refused);
     return device_suite_run(&cuda);
+}
+
+int main(void) {
+    int status = device_no_gpu();
+
+    return status != 0 ? status : run_all();
 }

@@ -73,4 +73,8 @@ int device_is_all(struct tg_device *device, uint64_t addr, int byte, uint64_t si
 void device_send_descriptor(int socket, int fd);
 int device_receive_descriptor(int socket);
 
+/* 0: there is a driver. Else what the program is to end with: 77, skipped, after the reason. Asked
+ * before anything is made, in a child: the driver is not for those who fork after it. */
+int device_no_gpu(void);
+
 #endif

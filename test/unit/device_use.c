@@ -3,10 +3,17 @@
 #include "device_suite.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-enum { LONG_MS = 20000, SOON_MS = 5000 };
+#include <tidegate/error.h>
+
+#include "device/cuda_load.h"
+
+enum { LONG_MS = 20000, SOON_MS = 5000, SKIPPED = 77 };
 
 uint64_t device_free_bytes(struct tg_device *device) {
     uint64_t free_bytes, total_bytes;
@@ -113,4 +120,24 @@ int device_receive_descriptor(int socket) {
     ck_assert_int_eq(recvmsg(socket, &message, MSG_CMSG_CLOEXEC), 1);
     memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
     return fd;
+}
+
+static int driver_load(void) {
+    struct tg__cuda_calls found;
+
+    if (tg__cuda_load(&found) == 0)
+        return 0;
+    printf("skipped: %s\n", tg_last_error()->text);
+    fflush(stdout);
+    return SKIPPED;
+}
+
+int device_no_gpu(void) {
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0)
+        _exit(driver_load());
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
