@@ -17,6 +17,8 @@ import tidegate
 from tidegate import observing, seams
 from tidegate.counters import Measure
 
+pytestmark = pytest.mark.usefixtures("library")
+
 SCHEMA = json.loads((ROOT / "doc/schema/observe-1.json").read_text())
 
 

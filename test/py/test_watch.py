@@ -14,6 +14,9 @@ from tidegate import (counters, errors, growing_sites, holders, library, observi
                       watching)
 from tidegate.growth import Series
 
+pytestmark = pytest.mark.usefixtures("library")
+
+
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """No settings, nothing said yet, no watch from another test."""
