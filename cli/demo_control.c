@@ -225,7 +225,7 @@ static enum demo_outcome stopped_look(struct demo_control *control) {
             info.si_pid == 0)
             child->stopped_ns = 0;
         else
-            child->stopped_ns += passed < 2 * PASS_MS * NS_PER_MS ? passed : 0;
+            child->stopped_ns += passed < NS_PER_MS * PASS_MS * 2 ? passed : 0;
         if (child->stopped_ns > STOPPED_MOST_MS * NS_PER_MS) {
             sentence_set(&control->why, "the %s (pid %d) is stopped and does not go on",
                          demo_who_name((enum demo_who)i), (int)child->pid);

@@ -21,7 +21,7 @@ enum { SOURCES_MAX = 4, RUNS_MAX = 8, MIN_GAIN = 64 };
 struct script {
     uint64_t bounds[RUNS_MAX + 1], gives[RUNS_MAX], frees[RUNS_MAX];
     uint64_t cost_ns;
-    uint32_t frees_to; /* what it frees is in the bound of this source until its next run */
+    uint64_t frees_to; /* what it frees is in the bound of this source until its next run */
 };
 
 struct row {
