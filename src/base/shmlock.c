@@ -25,8 +25,7 @@ enum { SPINS = 200, SLICE_MS = 2 };
 
 /* Not FUTEX_PRIVATE_FLAG: the word is found by its page, in whatever process. */
 void tg__shm_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns) {
-    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / UINT64_C(1000000000)),
-                               .tv_nsec = (long)(timeout_ns % UINT64_C(1000000000))};
+    const struct timespec timeout = tg__timespec(timeout_ns);
     int saved = errno;
 
     syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);

@@ -4,12 +4,10 @@
  * for the thread as long as he likes: the driver's own call knows no end. */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "base/clock.h"
 #include "base/error.h"
+#include "base/threads.h"
 #include "device/cuda_device.h"
 
 enum { CLOSE_MS = 1000 };
@@ -25,13 +23,6 @@ struct tg__cudasync {
     struct tg__cuctx *context;
     struct tg__cuda_calls calls; /* a copy: it may outlive the device */
 };
-
-static struct timespec after_ms(uint64_t ms) {
-    uint64_t ns = tg__clock_ns() + ms * TG__NS_PER_MS;
-
-    return (struct timespec){.tv_sec = (time_t)(ns / UINT64_C(1000000000)),
-                             .tv_nsec = (long)(ns % UINT64_C(1000000000))};
-}
 
 static void free_sync(struct tg__cudasync *sync) {
     pthread_cond_destroy(&sync->asked);
@@ -77,24 +68,9 @@ static void *run(void *argument) {
     return NULL;
 }
 
-static void init_condition(pthread_cond_t *condition) {
-    pthread_condattr_t attributes;
-
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
-/* A thread of ours must not be the one that handles the program's signals. */
 static int start(struct tg__cudasync *sync) {
-    sigset_t all, before;
-    int code;
+    int code = tg__thread_start(&sync->thread, run, sync);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    code = pthread_create(&sync->thread, NULL, run, sync);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0)
         return tg__fail(-code, "cannot start the thread that waits for the GPU: %s",
                         tg_error_text(-code));
@@ -109,8 +85,8 @@ static int open_sync(struct tg__cuda *cuda) {
     if (sync == NULL)
         return tg__fail_memory();
     pthread_mutex_init(&sync->mutex, NULL);
-    init_condition(&sync->asked);
-    init_condition(&sync->progress);
+    tg__condition_init(&sync->asked);
+    tg__condition_init(&sync->progress);
     sync->context = atomic_load(&cuda->context);
     sync->calls = cuda->calls;
     rc = start(sync);
@@ -143,7 +119,7 @@ int tg__cudasync_ask(struct tg__cuda *cuda, uint64_t *number) {
 }
 
 int tg__cudasync_wait(struct tg__cuda *cuda, uint64_t number, uint32_t timeout_ms) {
-    struct timespec end = after_ms(timeout_ms);
+    struct timespec end = tg__deadline_after(timeout_ms);
     struct tg__cudasync *sync;
     bool is_over = timeout_ms == 0, is_known;
     int rc;
@@ -170,7 +146,7 @@ int tg__cudasync_wait(struct tg__cuda *cuda, uint64_t number, uint32_t timeout_m
 /* A thread that is still in the driver after that second stays there, and frees what it has when it
  * comes out. */
 void tg__cudasync_close(struct tg__cudasync *sync, bool is_forked) {
-    struct timespec end = after_ms(CLOSE_MS);
+    struct timespec end = tg__deadline_after(CLOSE_MS);
     bool is_over;
 
     if (sync == NULL)

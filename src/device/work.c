@@ -4,13 +4,12 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/error.h"
+#include "base/threads.h"
 
 /* A job is done in pieces, so that closing need not wait for a large one. Not in small ones: from
  * about half of the last cache's size on, libc copies past the cache (measured: 1.6 times as fast).
@@ -46,22 +45,6 @@ struct tg__work {
     bool hangs;
 };
 
-static void init_condition(pthread_cond_t *condition) {
-    pthread_condattr_t attributes;
-
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
-static struct timespec after_ms(uint64_t ms) {
-    uint64_t ns = tg__clock_ns() + ms * TG__NS_PER_MS;
-
-    return (struct timespec){.tv_sec = (time_t)(ns / UINT64_C(1000000000)),
-                             .tv_nsec = (long)(ns % UINT64_C(1000000000))};
-}
-
 static bool is_dropped(const struct tg__work *work) {
     return atomic_load_explicit(&work->is_dropped, memory_order_relaxed);
 }
@@ -86,7 +69,7 @@ static void do_job(const struct tg__work *work, const struct tg__job *job) {
 /* With the mutex, which is free meanwhile. */
 static void lag(struct tg_queue *queue) {
     struct tg__work *work = queue->work;
-    struct timespec end = after_ms(work->lag_ms);
+    struct timespec end = tg__deadline_after(work->lag_ms);
     int rc = 0;
 
     while (!is_dropped(work) && (work->hangs || (work->lag_ms != 0 && rc == 0))) {
@@ -124,15 +107,11 @@ static void *run_queue(void *argument) {
 
 /* A thread of ours must not be the one that handles the program's signals. */
 static int start_thread(struct tg_queue *queue) {
-    sigset_t all, before;
     int code;
 
     if (queue->has_thread)
         return 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    code = pthread_create(&queue->thread, NULL, run_queue, queue);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = tg__thread_start(&queue->thread, run_queue, queue);
     if (code != 0)
         return tg__fail(-code, "cannot start a queue's thread: %s", tg_error_text(-code));
     queue->has_thread = true;
@@ -148,7 +127,7 @@ static struct tg_queue *make_queue(struct tg__work *work) {
         return NULL;
     queue->work = work;
     queue->id = ++work->last_id;
-    init_condition(&queue->given);
+    tg__condition_init(&queue->given);
     queue->next = work->queues;
     work->queues = queue;
     return queue;
@@ -201,7 +180,7 @@ int tg__work_open(uint32_t lag_ms, bool hangs, struct tg__work **work) {
         return tg__fail_memory();
     }
     pthread_mutex_init(&made->mutex, NULL);
-    init_condition(&made->progress);
+    tg__condition_init(&made->progress);
     *work = made;
     return 0;
 }
@@ -216,7 +195,7 @@ static bool has_passed(const struct tg__work *work, uint64_t id, uint64_t number
 }
 
 static bool wait_until(struct tg__work *work, uint64_t id, uint64_t number, uint64_t timeout_ms) {
-    struct timespec end = after_ms(timeout_ms);
+    struct timespec end = tg__deadline_after(timeout_ms);
     bool is_over = timeout_ms == 0;
 
     while (!has_passed(work, id, number)) {

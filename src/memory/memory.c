@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/threads.h"
 #include "base/error.h"
 
 /* A packed tag's smallest chunk: small against the device, no more than a few small blocks need. */
@@ -34,16 +34,6 @@ static int ask_device(struct tg_memory *memory) {
     return 0;
 }
 
-/* Deadlines are on the monotonic clock. */
-static void init_left(struct tg_memory *memory) {
-    pthread_condattr_t attributes;
-
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&memory->left, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant, struct tg_memory **memory) {
     struct tg_memory *opened;
     int rc;
@@ -67,7 +57,7 @@ int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant, struct tg
     }
     pthread_mutex_init(&opened->turn, NULL);
     pthread_mutex_init(&opened->lock, NULL);
-    init_left(opened);
+    tg__condition_init(&opened->left);
     *memory = opened;
     return 0;
 }

@@ -12,8 +12,6 @@
 #include "base/receipt.h"
 #include "memory/report.h"
 
-#define NS_PER_S UINT64_C(1000000000)
-
 /* Of the chosen tags those that have something to give. */
 static void keep_wakeful(struct tg_tag **chosen) {
     while (*chosen != NULL) {
@@ -28,8 +26,7 @@ static void keep_wakeful(struct tg_tag **chosen) {
 
 /* With lock, which it gives up meanwhile. */
 static int wait_for_allocs(struct tg_tag *tag, uint64_t deadline_ns) {
-    const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
-                                      .tv_nsec = (long)(deadline_ns % NS_PER_S)};
+    const struct timespec deadline = tg__timespec(deadline_ns);
     int rc = 0;
 
     while (tag->allocs > 0 && rc != ETIMEDOUT)
