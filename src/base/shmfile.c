@@ -12,13 +12,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/map.h"
 #include "base/shmdir.h"
 #include "base/shmhead.h"
 
-/* Each try ends when somebody else has made or removed the file in between. */
-enum { OPEN_TRIES = 100 };
+/* Each try ends when somebody else has made or removed the file in between, or is about to: after
+ * the first few he is given a moment each time, for he may need this processor. */
+enum { OPEN_TRIES = 100, QUICK_TRIES = 4 };
+#define GIVE_WAY_NS UINT64_C(1000000)
 
 _Static_assert(offsetof(struct tg__shmhead, body) == 256, "the head's layout is part of the magic");
 
@@ -158,6 +161,14 @@ static int attach_and_join(struct tg__shmfile *file, bool is_reader) {
     return rc;
 }
 
+static void give_way(void) {
+    const struct timespec moment = tg__timespec(GIVE_WAY_NS);
+    int saved = errno;
+
+    nanosleep(&moment, NULL);
+    errno = saved;
+}
+
 static int find_or_create(struct tg__shmfile *file, const struct tg__shmfile_params *params) {
     for (int i = 0; i < OPEN_TRIES; i++) {
         int rc = attach_and_join(file, params->is_reader);
@@ -173,6 +184,8 @@ static int find_or_create(struct tg__shmfile *file, const struct tg__shmfile_par
         }
         if (rc != TG__SHM_TRY_AGAIN)
             return rc;
+        if (i >= QUICK_TRIES)
+            give_way();
     }
     return tg__fail(TG_EREPLACED, "%s/%s is deleted as often as it is made", file->dir, file->name);
 }
