@@ -228,6 +228,22 @@ static uint64_t addr_of(const void *memory) {
     return (uint64_t)(uintptr_t)memory;
 }
 
+/* Enters the driver with a queue that nobody closes meanwhile. */
+static int begin_work(struct tg__cuda *cuda, struct tg_queue *queue, struct tg__cudacall *call,
+                      struct tg_queue **used) {
+    int rc = tg__cuda_enter(cuda, call);
+
+    if (rc != 0)
+        return rc;
+    rc = tg__cudaqueue_get(cuda, queue, used);
+    return rc == 0 ? 0 : tg__cuda_leave(call, rc);
+}
+
+static int end_work(struct tg__cudacall *call, struct tg_queue *used, int rc) {
+    tg__cudaqueue_put(call->cuda, used);
+    return tg__cuda_leave(call, rc);
+}
+
 static int cuda_copy(struct tg_device *device, void *to, const void *from, uint64_t size_bytes,
                      struct tg_queue *queue) {
     struct tg__cuda *cuda = cuda_of(device);
@@ -237,16 +253,12 @@ static int cuda_copy(struct tg_device *device, void *to, const void *from, uint6
 
     if (size_bytes == 0 || to == NULL || from == NULL)
         return tg__fail(-EINVAL, "a copy of 0 bytes, or to or from address 0");
-    rc = tg__cuda_enter(cuda, &call);
+    rc = begin_work(cuda, queue, &call, &used);
     if (rc != 0)
         return rc;
-    rc = tg__cudaqueue_get(cuda, queue, &used);
-    if (rc != 0)
-        return tg__cuda_leave(&call, rc);
     rc = tg__cuda_status(cuda, cuda->calls.cuMemcpyAsync(addr_of(to), addr_of(from), size_bytes,
                                                          used->stream), "cuMemcpyAsync");
-    tg__cudaqueue_put(cuda, used);
-    return tg__cuda_leave(&call, rc);
+    return end_work(&call, used, rc);
 }
 
 static int cuda_fill(struct tg_device *device, uint64_t addr, int byte, uint64_t size_bytes,
@@ -258,16 +270,12 @@ static int cuda_fill(struct tg_device *device, uint64_t addr, int byte, uint64_t
 
     if (size_bytes == 0 || addr == 0)
         return tg__fail(-EINVAL, "a fill of 0 bytes, or at address 0");
-    rc = tg__cuda_enter(cuda, &call);
+    rc = begin_work(cuda, queue, &call, &used);
     if (rc != 0)
         return rc;
-    rc = tg__cudaqueue_get(cuda, queue, &used);
-    if (rc != 0)
-        return tg__cuda_leave(&call, rc);
     rc = tg__cuda_status(cuda, cuda->calls.cuMemsetD8Async(addr, (unsigned char)byte, size_bytes,
                                                            used->stream), "cuMemsetD8Async");
-    tg__cudaqueue_put(cuda, used);
-    return tg__cuda_leave(&call, rc);
+    return end_work(&call, used, rc);
 }
 
 static int cuda_fence(struct tg_device *device, struct tg_queue *queue, struct tg_fence *fence) {
