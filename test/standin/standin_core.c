@@ -156,6 +156,14 @@ int cuDriverGetVersion(int *version) {
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
+static int begin_on(int device) {
+    int result = standin_begin();
+
+    if (result == 0 && standin_device(device) == NULL)
+        return TG__CU_ERROR_INVALID_DEVICE;
+    return result;
+}
+
 int cuDeviceGetCount(int *count) {
     int result = standin_begin();
 
@@ -165,10 +173,8 @@ int cuDeviceGetCount(int *count) {
 }
 
 int cuDeviceGet(int *device, int ordinal) {
-    int result = standin_begin();
+    int result = begin_on(ordinal);
 
-    if (result == 0 && standin_device(ordinal) == NULL)
-        return TG__CU_ERROR_INVALID_DEVICE;
     if (result == 0)
         *device = ordinal;
     return result;
@@ -187,12 +193,10 @@ int cuDeviceGetName(char *name, int name_bytes, int device) {
 
 int cuDeviceGetUuid_v2(struct tg__cuuuid *uuid, int device) {
     struct tg_device_info info;
-    int result = standin_begin();
+    int result = begin_on(device);
 
     if (result != 0)
         return result;
-    if (standin_device(device) == NULL)
-        return TG__CU_ERROR_INVALID_DEVICE;
     result = standin_result(devices[device]->ops->info(devices[device], &info));
     if (result == 0)
         memcpy(uuid->bytes, info.uuid, sizeof uuid->bytes);
@@ -200,12 +204,10 @@ int cuDeviceGetUuid_v2(struct tg__cuuuid *uuid, int device) {
 }
 
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    int result = standin_begin();
+    int result = begin_on(device);
 
     if (result != 0)
         return result;
-    if (standin_device(device) == NULL)
-        return TG__CU_ERROR_INVALID_DEVICE;
     *value = attribute == TG__CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ||
              attribute == TG__CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
     return 0;
@@ -213,12 +215,10 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 
 int cuDeviceTotalMem_v2(size_t *total_bytes, int device) {
     uint64_t unused, total;
-    int result = standin_begin();
+    int result = begin_on(device);
 
     if (result != 0)
         return result;
-    if (standin_device(device) == NULL)
-        return TG__CU_ERROR_INVALID_DEVICE;
     result = standin_result(devices[device]->ops->memory(devices[device], &unused, &total));
     if (result == 0)
         *total_bytes = total;
@@ -228,12 +228,10 @@ int cuDeviceTotalMem_v2(size_t *total_bytes, int device) {
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 int cuDevicePrimaryCtxRetain(struct tg__cuctx **context, int device) {
-    int result = standin_begin();
+    int result = begin_on(device);
 
     if (result != 0)
         return result;
-    if (standin_device(device) == NULL)
-        return TG__CU_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&mutex);
     if (contexts[device].retained == 0 && options.context_bytes > 0)
         result = standin_result(devices[device]->ops->create(
@@ -248,12 +246,10 @@ int cuDevicePrimaryCtxRetain(struct tg__cuctx **context, int device) {
 
 int cuDevicePrimaryCtxRelease_v2(int device) {
     struct tg__cuctx *context;
-    int result = standin_begin();
+    int result = begin_on(device);
 
     if (result != 0)
         return result;
-    if (standin_device(device) == NULL)
-        return TG__CU_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&mutex);
     context = &contexts[device];
     if (context->retained == 0) {
@@ -267,12 +263,10 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
 }
 
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is_active) {
-    int result = standin_begin();
+    int result = begin_on(device);
 
     if (result != 0)
         return result;
-    if (standin_device(device) == NULL)
-        return TG__CU_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&mutex);
     *flags = 0;
     *is_active = contexts[device].retained > 0;
