@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "figures.h"
+#include "monotonic.h"
 
 enum { CELLS = 20, LINE_BYTES = 256, COLUMNS_PRESET = 80 };
 
@@ -111,7 +112,7 @@ static void paint(const struct demo_bar *bar, const struct demo_moment *moment) 
 
 void demo_bar_paint(void *argument, const struct demo_moment *moment) {
     struct demo_bar *bar = argument;
-    uint64_t now = demo_now_ns();
+    uint64_t now = monotonic_ns();
 
     if (!bar->is_live || (now - bar->painted_ns < PAINT_NS && bar->painted_who == moment->awake))
         return;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "demo_signals.h"
+#include "monotonic.h"
 
 #define NS_PER_MS UINT64_C(1000000)
 
@@ -27,13 +28,6 @@
 
 /* Somebody else may try to kill a side, too; but what is always killed will not get far. */
 #define UNASKED_KILLS_MOST 20
-
-uint64_t demo_now_ns(void) {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 /* A terminal's Ctrl-C and hang-up reach the whole group; the supervisor alone decides. */
 static void child_run(struct demo_control *control, enum demo_who who, int fd, pid_t supervisor) {
@@ -106,11 +100,11 @@ enum demo_outcome demo_control_open(struct demo_control *control,
 
 /* Waits for a child that was told to end. */
 static void child_reap(struct demo_child *child) {
-    uint64_t deadline_ns = demo_now_ns() + END_WAIT_MS * NS_PER_MS;
+    uint64_t deadline_ns = monotonic_ns() + END_WAIT_MS * NS_PER_MS;
     const struct timespec moment = {.tv_nsec = 2000000};
 
     while (waitpid(child->pid, NULL, WNOHANG) == 0) {
-        if (demo_now_ns() >= deadline_ns) {
+        if (monotonic_ns() >= deadline_ns) {
             kill(child->pid, SIGKILL);
             waitpid(child->pid, NULL, 0);
             break;
@@ -213,7 +207,7 @@ static enum demo_outcome hear_all(struct demo_control *control, int wait_ms) {
 /* Whoever is asked and stands still (SIGSTOP, Ctrl-Z of one process) would be waited for without
  * end. Where the supervisor stood still, too, the time does not count. */
 static enum demo_outcome stopped_look(struct demo_control *control) {
-    uint64_t now = demo_now_ns(), passed = now - control->looked_ns;
+    uint64_t now = monotonic_ns(), passed = now - control->looked_ns;
 
     control->looked_ns = now;
     for (int i = 0; i < DEMO_SIDES; i++) {
@@ -237,7 +231,7 @@ static enum demo_outcome stopped_look(struct demo_control *control) {
 
 /* How long to listen: until the next pass, or the moment of the kill. */
 static int listen_ms(const struct demo_kill *kill, bool is_killed) {
-    uint64_t now = demo_now_ns();
+    uint64_t now = monotonic_ns();
 
     if (is_killed || kill->at_ns >= now + PASS_MS * NS_PER_MS)
         return PASS_MS;
@@ -253,7 +247,7 @@ enum demo_outcome demo_control_await(struct demo_control *control, const struct 
     while (outcome == DEMO_DONE && (is_anyone_busy(control) || !is_killed)) {
         if (demo_signals_stop())
             return DEMO_STOPPED;
-        if (!is_killed && (demo_now_ns() >= kill_plan->at_ns || !is_anyone_busy(control))) {
+        if (!is_killed && (monotonic_ns() >= kill_plan->at_ns || !is_anyone_busy(control))) {
             struct demo_child *child = &control->children[kill_plan->who];
 
             kill(child->pid, SIGKILL);

@@ -54,6 +54,4 @@ void demo_control_order(struct demo_control *control, enum demo_who who, enum de
 /* Until every busy side has answered or died; fails when one stands still for long. */
 enum demo_outcome demo_control_await(struct demo_control *control, const struct demo_kill *kill);
 
-uint64_t demo_now_ns(void);
-
 #endif

@@ -5,7 +5,6 @@
 #ifndef CLI_DEMO_HANDS_H
 #define CLI_DEMO_HANDS_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,7 +16,6 @@ struct demo_hands {
     struct demo_crew crew;
     struct tg_device *device;
     void *stage; /* NULL: the host may reach the device's memory itself */
-    bool is_pinned;
     int status; /* the first failure of a copy: what was compared since then means nothing */
 };
 

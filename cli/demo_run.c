@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "demo_content.h"
+#include "monotonic.h"
 
 /* When a kill comes if no hand-over has been measured yet. */
 #define FIRST_KILL_NS UINT64_C(100000000)
@@ -84,7 +85,7 @@ static struct demo_kill kill_plan(const struct run *run, uint64_t start_ns) {
 static enum demo_outcome hand_over(struct run *run, enum demo_who to) {
     struct demo_child *children = run->control.children;
     struct demo_report *report = run->report;
-    uint64_t start_ns = demo_now_ns();
+    uint64_t start_ns = monotonic_ns();
     struct demo_kill kill = kill_plan(run, start_ns);
     bool has_slept = !children[other(to)].is_new;
     enum demo_outcome outcome;
@@ -103,7 +104,7 @@ static enum demo_outcome hand_over(struct run *run, enum demo_who to) {
     if (outcome != DEMO_DONE)
         return outcome;
     run->moment.awake = to;
-    run->moment.hand_over_ns = demo_now_ns() - start_ns;
+    run->moment.hand_over_ns = monotonic_ns() - start_ns;
     run->moment.woken_bytes = children[to].reply.awake_bytes;
     report->hand_over_ns[report->hand_over_count++] = run->moment.hand_over_ns;
     return DEMO_DONE;

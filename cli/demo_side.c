@@ -3,10 +3,11 @@
 
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <tidegate/error.h>
+
+#include "monotonic.h"
 
 /* The other side gives way within a second or so; a node's other programs may take their time. */
 #define WAIT_MS 20000
@@ -84,22 +85,15 @@ static void side_close(struct demo_side *side) {
         tg_device_close(side->device);
 }
 
-static uint64_t now_ns(void) {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
 /* Allocation never waits, so a side that has nothing yet first waits until what it will need is
  * there: the other side's bytes, or those of its own dead predecessor. */
 static int begin(struct demo_side *side, const struct demo_role *role, void *state) {
-    uint64_t needed = role->needed_bytes(side->setup), start = now_ns();
+    uint64_t needed = role->needed_bytes(side->setup), start = monotonic_ns();
     int status = tg_tenant_reserve(side->tenant, role->tag, needed, WAIT_MS);
 
     if (status != 0)
         return status;
-    side->reply.wait_ns = now_ns() - start;
+    side->reply.wait_ns = monotonic_ns() - start;
     if (side->reply.wait_ns < WAITED_NS)
         side->reply.wait_ns = 0;
     tg_tenant_cancel(side->tenant, role->tag, needed);

@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "demo_control.h"
 #include "demo_run.h"
+#include "monotonic.h"
 
 #define PIECE_MOST (UINT64_C(64) << 20)
 
@@ -37,10 +37,10 @@ static int by_size(const void *left, const void *right) {
 }
 
 static double copied(void *to, const void *from, size_t size_bytes) {
-    uint64_t start_ns = demo_now_ns();
+    uint64_t start_ns = monotonic_ns();
 
     memcpy(to, from, size_bytes);
-    return demo_report_rate(size_bytes, demo_now_ns() - start_ns);
+    return demo_report_rate(size_bytes, monotonic_ns() - start_ns);
 }
 
 static double median(double *tries) {

@@ -11,8 +11,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "monotonic.h"
 
 enum { ANSWER_BYTES = 8192, ASK_MS = 10000 };
 
@@ -66,10 +67,7 @@ static void python_choose(const char *given, char *python, size_t room) {
 }
 
 static int64_t now_ms(void) {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (int64_t)(monotonic_ns() / 1000000);
 }
 
 /* Reads until the end, or until the time is over: false. Of more than fits the end is kept: what a

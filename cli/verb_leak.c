@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <tidegate/error.h>
 
@@ -12,6 +11,7 @@
 #include "figures.h"
 #include "input.h"
 #include "leak_report.h"
+#include "monotonic.h"
 #include "options.h"
 #include "say.h"
 #include "verb.h"
@@ -282,11 +282,8 @@ static bool leaks_find(struct leak_run *run) {
     return status == 0;
 }
 
-static double seconds_since(const struct timespec *start) {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - start->tv_sec) + 1e-9 * (double)(now.tv_nsec - start->tv_nsec);
+static double seconds_since(uint64_t start_ns) {
+    return 1e-9 * (double)(monotonic_ns() - start_ns);
 }
 
 /* EXIT_ABOVE where a rank leaks more than is allowed, which is said. */
@@ -302,7 +299,7 @@ static int limit_check(const struct leak_options *options, const struct tg_leak_
     return EXIT_ABOVE;
 }
 
-static int answer_print(struct leak_run *run, const struct timespec *start) {
+static int answer_print(struct leak_run *run, uint64_t start_ns) {
     const struct leak_options *options = &run->options;
     struct leak_report report = {
         .jobs = run->jobs,
@@ -315,7 +312,7 @@ static int answer_print(struct leak_run *run, const struct timespec *start) {
         .runs = &run->runs,
         .capacity_bytes = options->capacity_bytes,
         .rows_most = options->rows_most,
-        .seconds = seconds_since(start),
+        .seconds = seconds_since(start_ns),
     };
     uint64_t min_growth_preset;
     bool is_printed;
@@ -341,9 +338,8 @@ static int run_do(struct leak_run *run) {
         .memory_bytes = run->options.memory_bytes,
         .step_mark = run->options.step_mark,
     };
-    struct timespec start;
+    uint64_t start_ns = monotonic_ns();
 
-    clock_gettime(CLOCK_MONOTONIC, &start);
     if (run->paths->count == 0) {
         say("leak needs the path of a file or folder; tidegate leak --help says more");
         return EXIT_WRONG;
@@ -363,7 +359,7 @@ static int run_do(struct leak_run *run) {
     jobs_run(run->jobs, run->count, &params);
     if (!failures_say(run) || !mark_was_found(run) || !leaks_find(run))
         return EXIT_WRONG;
-    return answer_print(run, &start);
+    return answer_print(run, start_ns);
 }
 
 static void run_free(struct leak_run *run) {
