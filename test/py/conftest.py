@@ -134,6 +134,17 @@ def python(library, tmp_path):
     return call
 
 
+@pytest.fixture
+def tell(python, request):
+    """tell(code, …) -> what the code printed as JSON, run behind the module's BEGIN"""
+    def call(code, **env):
+        result = python(request.module.BEGIN + code, **env)
+        assert result.status == 0, result.err
+        return json.loads(result.out)
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def raw(tmp_path_factory):
     """raw(name) -> path of a recording without its compression"""

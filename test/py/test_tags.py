@@ -2,8 +2,6 @@
 """Tags on the host device, on real bytes: sleep, wake, who else holds the memory, bad input, forks.
 Each case runs in a Python of its own, since a process has its tags on one device."""
 
-import json
-
 import pytest
 
 BEGIN = """
@@ -11,17 +9,6 @@ import json, os, sys, tidegate
 DEVICE = "host:capacity=64MiB,name=tags"
 MIB = 1 << 20
 """
-
-
-@pytest.fixture
-def tell(python):
-    """tell(code, …) -> what the code printed as JSON"""
-    def call(code, **env):
-        result = python(BEGIN + code, **env)
-        assert result.status == 0, result.err
-        return json.loads(result.out)
-
-    return call
 
 
 def test_content_sleeps_and_wakes(tell):

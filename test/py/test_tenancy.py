@@ -19,17 +19,6 @@ def rows():
 """
 
 
-@pytest.fixture
-def tell(python):
-    """tell(code, …) -> what the code printed as JSON"""
-    def call(code, **env):
-        result = python(BEGIN + code, **env)
-        assert result.status == 0, result.err
-        return json.loads(result.out)
-
-    return call
-
-
 @pytest.mark.parametrize("env, title, role", [
     ({}, "trainer", "trainer"),
     ({"RANK": "3", "LOCAL_RANK": "1"}, "trainer rank 3", "trainer"),
