@@ -125,6 +125,12 @@ def _device(view: Any, device: Any) -> DeviceStatus:
                         device.free_bytes, device.unattributed_bytes, age)
 
 
+def _read_from(ledger: Any) -> abi.tg_node_view:
+    view = abi.tg_node_view()
+    library.call("tg_ledger_read", ledger, byref(view))
+    return view
+
+
 def read() -> Optional[abi.tg_node_view]:
     """The ledger's view as the library gives it; None when this node has no ledger."""
     ledger = c_void_p()
@@ -135,9 +141,7 @@ def read() -> Optional[abi.tg_node_view]:
             return None
         raise
     try:
-        view = abi.tg_node_view()
-        library.call("tg_ledger_read", ledger, byref(view))
-        return view
+        return _read_from(ledger)
     finally:
         library.call("tg_ledger_close", ledger)
 
@@ -219,9 +223,8 @@ class Tenant:
     def target(self, tags: Optional[str] = None) -> Tuple[int, int]:
         """(asleep, short): what others have asleep there under these tags (names with commas; None:
         all), and by how much the driver's free memory is short of it. Raises LedgerFailed."""
-        view, asleep, short = abi.tg_node_view(), c_uint64(), c_uint64()
-        library.call("tg_ledger_read", self.ledger, byref(view))
-        library.call("tg_reclaim_target", byref(view), self.device.uuid,
+        asleep, short = c_uint64(), c_uint64()
+        library.call("tg_reclaim_target", byref(_read_from(self.ledger)), self.device.uuid,
                      None if tags is None else tags.encode(), self.id, byref(asleep), byref(short))
         return asleep.value, short.value
 
@@ -251,9 +254,7 @@ def _view(uuid: bytes) -> Optional[Any]:
     joined = _tenants.get(uuid)
     if joined is None:
         return read()
-    view = abi.tg_node_view()
-    library.call("tg_ledger_read", joined.ledger, byref(view))
-    return view
+    return _read_from(joined.ledger)
 
 
 def others(uuid: Optional[bytes]) -> List[Tuple[str, int]]:
