@@ -50,6 +50,19 @@ def _in_torch(where: card.Card, now: torch_sources.Figures, is_fresh: bool) -> L
                     Item("cached", returnable)]
 
 
+def _of_others(where: card.Card, unclaimed: int) -> List[Item]:
+    """The other tenants. unclaimed: what is used and none of ours. A dead one counts only as far as
+    the living leave something: the driver has its memory back before the ledger hears of it."""
+    found = tenancy.others(where.uuid)
+    items = [Item(one.title, one.occupied_bytes) for one in found if not one.is_dead]
+    left = max(0, unclaimed - sum(item.size_bytes for item in items))
+    for one in found:
+        if one.is_dead:
+            items.append(Item(f"{one.title} (dead)", min(one.occupied_bytes, left)))
+            left -= items[-1].size_bytes
+    return items
+
+
 def stays(where: card.Card, look: Optional[torch_sources.Look] = None, *,
           is_fresh: bool = True) -> Tuple[Item, ...]:
     """The account of one card, at a look that was just taken or now. is_fresh: something has run
@@ -62,9 +75,10 @@ def stays(where: card.Card, look: Optional[torch_sources.Look] = None, *,
     outside = outside_torch(where, now.reserved, is_fresh)
     if outside is not None:
         items.append(Item(tenancy.OUTSIDE, outside))
-    items += [Item(name, size) for name, size in tenancy.others(where.uuid)]
+    used = total - free
+    items += _of_others(where, used - sum(item.size_bytes for item in items))
     claimed = sum(item.size_bytes for item in items)
-    items.append(Item("unattributed", max(0, total - free - claimed)))
+    items.append(Item("unattributed", max(0, used - claimed)))
     return tuple(item for item in items if item.size_bytes > 0)
 
 

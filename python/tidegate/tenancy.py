@@ -257,8 +257,8 @@ def _view(uuid: bytes) -> Optional[Any]:
     return _read_from(joined.ledger)
 
 
-def others(uuid: Optional[bytes]) -> List[Tuple[str, int]]:
-    """What each other tenant of a device occupies, by its title. Empty where nobody says."""
+def others(uuid: Optional[bytes]) -> List[TenantStatus]:
+    """The other tenants of a device, also those that died. Empty where nobody says."""
     try:
         view = None if uuid is None else _view(uuid)
     except errors.TidegateError:
@@ -266,8 +266,7 @@ def others(uuid: Optional[bytes]) -> List[Tuple[str, int]]:
     if view is None:
         return []
     tenants = [_tenant(view, row) for row in view.tenants[:view.tenant_count]]
-    return [(tenant.title, tenant.occupied_bytes) for tenant in tenants
-            if tenant.device == uuid and not is_self(tenant)]
+    return [tenant for tenant in tenants if tenant.device == uuid and not is_self(tenant)]
 
 
 def is_self(tenant: TenantStatus) -> bool:

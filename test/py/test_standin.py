@@ -117,6 +117,27 @@ print(json.dumps({{item: size // MIB for item, size in stays.items()}}))
     assert stays == {"live": 8, "context and libraries": 4, "sglang": 20}
 
 
+@pytest.mark.parametrize("before", ["", "tidegate.reclaim()"])
+def test_a_dead_tenant_claims_nothing_that_the_driver_has_back(tell, before):
+    """Also in a process that has not joined the ledger, where nobody sweeps the dead up."""
+    stays = tell(f"""
+engine = subprocess.Popen([sys.executable, "-c", {BEGIN!r} + '''
+tag = tidegate.tag("weights", device="cuda:0")
+block = tag.alloc(16 * MIB)
+print("taken", flush=True)
+sys.stdin.read()
+'''], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ, TIDEGATE_NAME="sglang"))
+assert engine.stdout.readline() == b"taken\\n"
+begin_torch(8 * MIB, 24 * MIB)
+{before}
+engine.kill()
+engine.wait()
+stays = dict(tidegate.reclaim().stays)
+print(json.dumps({{item: size // MIB for item, size in stays.items()}}))
+""")
+    assert stays == {"live": 8, "context and libraries": 4}
+
+
 def test_where_the_driver_does_not_tell_the_share_the_item_is_absent(tell):
     assert tell("""
 begin_torch(8 * MIB, 24 * MIB)
