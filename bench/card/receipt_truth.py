@@ -63,8 +63,6 @@ def pinned(_stack):
     return list(kept.values()), len(kept) * (SEGMENT - SMALL)
 
 
-
-
 def live_pool(_stack):
     """1 GiB that a pool keeps although nothing in it is live."""
     import torch
@@ -99,13 +97,20 @@ def pending(_stack):
     return None, GIB
 
 
+def charged_bytes(pid):
+    """What the driver says that a process has, as NVML tells everybody."""
+    import pynvml
+    pynvml.nvmlInit()
+    running = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(0))
+    return next((one.usedGpuMemory for one in running if one.pid == pid), None)
+
+
 def tenant(stack):
-    """3 GiB of another process that is in the ledger, and its context, as the driver counts it."""
-    before = used_bytes()
+    """3 GiB of another process that is in the ledger, and its context, as the driver charges it."""
     other = Rollout("memory_beside.py", environment={"TIDEGATE_NAME": "beside"})
     stack.callback(other.close)
     other.ask("tenant", 3 * GIB)
-    return other, used_bytes() - before
+    return other, charged_bytes(other.child.pid)
 
 
 def foreign(stack):
@@ -195,20 +200,22 @@ def alone_on_card():
 
 
 def context():
-    """What one process without anything costs, seen from outside and from inside."""
+    """What one process without anything costs, seen from outside and from inside. Beyond what the
+    driver charges to a process it takes some memory for it that it charges to nobody."""
     before = used_bytes()
     other = Rollout("memory_beside.py")
     other.ask("start")
     seen, _ = other.ask("account")
-    truth = used_bytes() - before
+    truth, taken = charged_bytes(other.child.pid), used_bytes() - before
     other.close()
     inside = seen.get("context and libraries")
-    if inside is None:
+    if inside is None or truth is None:
         return [no_row("item 'context and libraries'", "NVML does not show that process")]
-    reserved = seen.get("live", 0) + seen.get("pinned by a live neighbour", 0)
+    torch_has = sum(seen.get(item, 0) for item in ("live", "pinned by a live neighbour", "cached"))
+    raw = {"charged_bytes": truth, "taken_bytes": taken, "account": seen}
     return [row("item 'context and libraries', by the truth", "seen from the other process",
-                inside / (truth - reserved), None, {"truth_bytes": truth, "account": seen})
-            | judged(inside, truth - reserved)]
+                inside / (truth - torch_has), None, raw) | judged(inside, truth - torch_has),
+            row("taken for a process and charged to nobody, MiB", "", (taken - truth) / MIB)]
 
 
 def microseconds(action, rounds):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares runs of the real verl: without Tidegate, with it in observe, with it on.
 
-    verl_beside.py WITHOUT.json OBSERVE.json ON.json [--results DIR]
+    verl_beside.py OBSERVE.json ON.json WITHOUT.json [WITHOUT_AGAIN.json] [--results DIR]
 
-The files are verl_once.py's, of one machine and one set of options. Needs no card.
+The files are verl_once.py's, of one set of options. A second run without tells how far two runs of
+verl are apart anyhow. Needs no card.
 """
 import json
 import re
@@ -14,9 +15,9 @@ from pathlib import Path
 from card_results import no_row, parser, row, write_results
 from line_plot import Panel, picture
 
-REWARDS = ("critic/rewards/mean", "critic/score/mean")
-SAME = 1e-6  # rewards are a mean of float32 in the order of the answers, which may differ
-LOSSES = ("actor/pg_loss", "actor/entropy", "actor/grad_norm", "response_length/mean")
+FIRST = ("actor/entropy", "training/rollout_probs_diff_mean", "response_length/mean")
+FIGURES = ("critic/rewards/mean", "actor/entropy", "actor/pg_loss", "actor/grad_norm")
+AS_FAR = 4  # times: a largest difference of a few steps varies that much
 TIMES = ("timing_s/update_weights", "timing_s/gen", "timing_s/update_actor",
          "timing_s/old_log_prob")
 ANNOUNCED = re.compile(r"\[[^\]\[]+\] tidegate (observe|on): ")
@@ -30,15 +31,10 @@ def series(run, name):
     return [step[name] for step in run["steps"] if name in step]
 
 
-def differences(run, base, names):
-    """(figures compared, figures that differ, the largest relative difference)."""
-    compared, differ, most = 0, 0, 0.0
-    for name in names:
-        for ours, theirs in zip(series(run, name), series(base, name)):
-            compared += 1
-            differ += repr(ours) != repr(theirs)
-            most = max(most, abs(ours - theirs) / max(abs(theirs), 1e-12))
-    return compared, differ, most
+def distance(run, base, name):
+    """How far two runs are apart in one figure, at most over the steps that both have."""
+    return max((abs(ours - theirs) for ours, theirs in zip(series(run, name), series(base, name))),
+               default=0.0)
 
 
 def role(line):
@@ -68,20 +64,26 @@ def said(run):
     return [line for line in run["lines"] if RECLAIMED.search(line)]
 
 
-def is_same(run, base):
-    """Rows: the numbers that training must not change."""
-    made = []
-    for what, names in (("rewards", REWARDS), ("losses", LOSSES)):
-        compared, differ, most = differences(run, base, names)
-        if compared == 0:
-            made.append(no_row(f"{run['mode']}: {what} as without", "no step has them"))
-            continue
-        raw = {name: {"here": series(run, name), "without": series(base, name)} for name in names}
-        made.append(row(f"{run['mode']}: {what} that differ from without", f"of {compared}, repr",
-                        differ, None, raw))
-        made.append(row(f"{run['mode']}: {what}, largest relative difference", "", most,
-                        ("<=", SAME)))
-    return made
+def first_step(run, base):
+    """Before the first update nothing depends on the order in which answers arrived."""
+    raw = {name: {"here": series(run, name)[:1], "without": series(base, name)[:1]}
+           for name in FIRST}
+    differ = sum(repr(pair["here"]) != repr(pair["without"]) for pair in raw.values())
+    return row(f"{run['mode']}: first step, figures that differ from without",
+               f"of {len(FIRST)}, repr", differ, ("==", 0), raw)
+
+
+def later_steps(run, base, again):
+    """verl's answers arrive in no fixed order, and sums follow it: two runs without Tidegate differ
+    too, and that is the measure."""
+    name = f"{run['mode']}: rewards and losses, by how far two runs without differ"
+    if again is None:
+        return no_row(name, "there is one run without")
+    raw = {figure: {"here": series(run, figure), "without": series(base, figure),
+                    "again": series(again, figure), "distance": distance(run, base, figure),
+                    "of two without": distance(again, base, figure)} for figure in FIGURES}
+    ratios = [one["distance"] / max(one["of two without"], 1e-12) for one in raw.values()]
+    return row(name, "the largest of " + ", ".join(FIGURES), max(ratios), ("<=", AS_FAR), raw)
 
 
 def learns(run):
@@ -158,13 +160,21 @@ def main():
     arguments.add_argument("files", nargs="+", type=Path)
     options = arguments.parse_args()
     runs = [json.loads(path.read_text()) for path in options.files]
-    base = next((run for run in runs if run["mode"] == "without"), runs[0])
+    without = sorted((run for run in runs if run["mode"] == "without"),
+                     key=lambda run: run["leak"] is not None)  # writing memory files takes time
+    base, again = (without + [None, None])[:2]
+    if base is None:
+        sys.exit("one of the runs must be without Tidegate")
+    if again is not None:
+        again["mode"] = "without, again"
     rows = []
     for run in runs:
         rows.append(row(f"{run['mode']}: steps", run["tail"][-400:], len(run["steps"]), (">=", 4)))
         rows += memory(run) + leaks(run)
         if run is not base:
-            rows += is_same(run, base) + [learns(run)] + times(run, base) + speaks(run)
+            rows += [first_step(run, base), learns(run)] + times(run, base)
+        if run not in (base, again):
+            rows += [later_steps(run, base, again)] + speaks(run)
     written = write_results(options, "verl", rows, {
         "card": base["card"], "machine": base["machine"],  # this may be another machine
         "runs": {run["mode"]: {k: v for k, v in run.items() if k != "used_mib"} for run in runs}})

@@ -3,10 +3,10 @@
 
     verl_once.py --mode without|observe|on --carried DIR --installed DIR --out FILE.json
 
-`without` has no Tidegate installed at all, and records verl's own torch_memory files: where those
-are recorded, observe does not look into segments. What the run says and measures, what `tidegate
-status` shows meanwhile and what `tidegate leak` finds in those files go to one file; verl_beside.py
-compares the files of several modes.
+`without` has no Tidegate installed at all. --profile records verl's own torch_memory files, which
+takes time, and where they are recorded observe does not look into segments. What the run says and
+measures, what `tidegate status` shows meanwhile and what `tidegate leak` finds in those files go to
+one file; verl_beside.py compares the files of several modes.
 """
 import argparse
 import contextlib
@@ -52,7 +52,7 @@ def environment(options, place, out):
         "LIMIT": str(options.limit), "MODEL": options.model, "BATCH": "8", "N": "4", "RESP": "64",
         "VERL_USE_EXTERNAL_MODULES": "vr_hook,same_seeds", "TIDEGATE_OUT": str(out / "tidegate"),
         "SHOW": OURS.pattern + r"|Error|Traceback|KV cache size|Saved|DUMP"})
-    if options.profile or options.mode == "without":
+    if options.profile:
         steps = ",".join(str(n) for n in range(2, options.steps + 1))
         named.update(PROFILE="1", PENTRIES="30000", PSTEPS=f"[{steps}]")
     return named
@@ -160,7 +160,7 @@ def ended(command, named, limit_s):
 
 def run(options):
     place = unpacked(options.carried, options.place)
-    out = options.work / options.mode
+    out = options.work / Path(options.out).stem
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(place / "vr" / "verl_run.py"), "--", *overrides(options)]
     start = time.time()
@@ -195,7 +195,7 @@ def main():
     parser.add_argument("--not-same", dest="same", action="store_false",
                         help="without verl's full determinism, as users run it")
     parser.add_argument("--profile", action="store_true",
-                        help="verl's torch_memory files also in the modes of ours")
+                        help="record verl's torch_memory files")
     parser.add_argument("more", nargs="*", help="Hydra's overrides")
     options = parser.parse_args()
     result = run(options)

@@ -95,7 +95,7 @@ def verl_run(mode, loss=0.5, lines=(), observed=None):
     steps = [{"step": n, "critic/rewards/mean": 0.25, "actor/pg_loss": loss,
               "actor/grad_norm": norm, "timing_s/step": 8.0, "timing_s/update_weights": 0.3}
              for n in range(1, 5)]
-    if mode == "without":  # the one that writes verl's memory files
+    if mode == "without":
         steps = [{**step, "timing_s/step": 9.0, "timing_s/stop_profile": 1.0} for step in steps]
     return {"mode": mode, "steps": steps, "card": {"name": "of the run"}, "machine": {},
             "lines": list(lines), "observed": observed or {},
@@ -114,14 +114,18 @@ def test_processes_of_verl_are_told_apart():
         {"trainer": 1, "server": 1, "engine": 2}
 
 
-def test_files_of_three_modes_become_rows(tmp_path, monkeypatch, capsys):
+def test_files_of_all_modes_become_rows(tmp_path, monkeypatch, capsys):
+    """Losses may be as far from those without as two runs without are from each other."""
     beside = load("verl_beside")
     handed = {"rank0_pid1.jsonl": [{"event": "handover"}] * 9 + [{"event": "step"}] * 4}
-    runs = [verl_run("without"), verl_run("observe", observed=handed), verl_run("on", loss=0.51)]
-    for run in runs:
-        (tmp_path / f"{run['mode']}.json").write_text(json.dumps(run))
-    monkeypatch.setattr(sys, "argv", ["verl_beside.py", *(str(tmp_path / f"{run['mode']}.json")
-                                                         for run in runs),
+    runs = [verl_run("without"), verl_run("observe", loss=0.5003, observed=handed),
+            verl_run("on", loss=0.51), verl_run("without", loss=0.5001)]
+    runs[0]["leak"] = {"code": 0}  # the one that wrote memory files is not the measure of time
+    runs[2]["steps"][0]["response_length/mean"] = 63.0
+    for number, run in enumerate(runs):
+        (tmp_path / f"{number}.json").write_text(json.dumps(run))
+    monkeypatch.setattr(sys, "argv", ["verl_beside.py", *(str(tmp_path / f"{number}.json")
+                                                         for number in range(4)),
                                       "--results", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         beside.main()
@@ -130,14 +134,23 @@ def test_files_of_three_modes_become_rows(tmp_path, monkeypatch, capsys):
     body = json.loads(written.read_text())
     assert body["card"] == {"name": "of the run"}
     rows = by_name(body["rows"])
-    assert rows["observe: losses, largest relative difference"]["pass"] is True
-    assert rows["on: losses, largest relative difference"]["pass"] is False
+    far = "rewards and losses, by how far two runs without differ"
+    assert rows[f"observe: {far}"]["value"] == pytest.approx(2)
+    assert rows[f"observe: {far}"]["pass"] is True
+    assert rows[f"on: {far}"]["pass"] is False  # the loss, and the norms beyond all measure
+    assert rows["observe: first step, figures that differ from without"]["pass"] is True
+    assert rows["on: first step, figures that differ from without"]["value"] == 1
     assert rows["observe: steps with a gradient"]["value"] == 4
     assert rows["on: steps with a gradient"]["pass"] is False
-    assert rows["on: losses that differ from without"]["value"] == 8  # and the norms
     assert rows["observe: hand-overs written down"]["value"] == 9 / 4
     assert rows["on/without: seconds of step"]["value"] == 1
+    assert f"without, again: {far}" not in rows
     assert tree.fromstring(written.with_suffix(".svg").read_text()).tag.endswith("svg")
+
+
+def test_one_run_without_is_no_measure(capsys):
+    beside = load("verl_beside")
+    assert beside.later_steps(verl_run("on"), verl_run("without"), None)["value"] is None
 
 
 def test_each_answer_has_a_seed_of_its_own(monkeypatch):
