@@ -462,7 +462,7 @@ static void print_outlook(const struct leak_report *report) {
             print_name(report, outlook->row);
         putchar(')');
     }
-    fputs(". Who keeps block 1 is not in these files.\n", stdout);
+    fputs(". Who keeps block 1 is not in these files: run with TIDEGATE=observe\n", stdout);
 }
 
 static void print_notes(const struct leak_report *report, size_t from, size_t to) {
