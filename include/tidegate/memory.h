@@ -110,6 +110,11 @@ TG_API TG_MUST_USE int tg_memory_wake_try(struct tg_memory *memory, const char *
                                           uint32_t wait_ms, struct tg_receipt *receipt);
 TG_API void tg_memory_wake_end(struct tg_memory *memory, int publish);
 
+/* The block in which an address lies, and its tag. Any of the outputs may be NULL. Errors: -EINVAL
+ * (it lies in none). */
+TG_API TG_MUST_USE int tg_memory_find(struct tg_memory *memory, const void *addr,
+                                      struct tg_tag **tag, void **block, uint64_t *size_bytes);
+
 /* The content of a sleeping block of a tag with host backup: size_bytes of readable memory, lent
  * until the tag wakes or the block is freed. Errors: -EINVAL (no block), -ENODATA (awake, or
  * without backup). */

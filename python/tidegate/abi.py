@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import (POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t,
-                    c_uint8, c_uint32, c_uint64, c_void_p)
+                    c_ssize_t, c_uint8, c_uint32, c_uint64, c_void_p)
 from typing import Any, Dict, Tuple, Type
 
 LEDGER_DEVICES = 16
@@ -231,6 +231,12 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_memory_wake": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
     "tg_memory_wake_try": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
     "tg_memory_wake_end": (None, (c_void_p, c_int)),
+    "tg_memory_find": (c_int, (c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_void_p),
+                               _NUMBER)),
+    "tg_scope_push": (c_int, (c_void_p,)),
+    "tg_scope_pop": (c_int, ()),
+    "tg_torch_alloc": (c_void_p, (c_ssize_t, c_int, c_void_p)),
+    "tg_torch_free": (None, (c_void_p, c_ssize_t, c_int, c_void_p)),
     "tg_memory_hostcopy": (c_int, (c_void_p, c_void_p, POINTER(c_void_p), _NUMBER)),
     "tg_reclaim_begin": (None, (POINTER(tg_reclaim), POINTER(tg_source), c_uint32)),
     "tg_reclaim_next": (c_int, (POINTER(tg_reclaim), POINTER(tg_source), c_uint32,
@@ -254,7 +260,8 @@ QUICK = frozenset({"tg_version", "tg_last_error", "tg_error_text", "tg_device_op
                    "tg_stop_text", "tg_tenant_id", "tg_tenant_declare", "tg_tenant_note",
                    "tg_tenant_asked", "tg_reclaim_target", "tg_tenant_shortfall",
                    "tg_tenant_commit", "tg_tenant_cancel", "tg_tenant_give", "tg_tenant_forget",
-                   "tg_memory_wake_end", "tg_tag_info"})
+                   "tg_memory_wake_end", "tg_tag_info", "tg_memory_find", "tg_scope_push",
+                   "tg_scope_pop"})
 
 
 def structs() -> Dict[str, Type[ctypes.Structure]]:

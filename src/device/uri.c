@@ -101,6 +101,13 @@ const char *tg_device_uri(const struct tg_device *device) {
     return device->uri;
 }
 
+int tg__device_ordinal(const struct tg_device *device) {
+    const char *slash = strrchr(device->uri, '/');
+    const char *plain = slash == NULL ? device->uri : slash + 1;
+
+    return begins(plain, "cuda:") ? (int)strtol(plain + strlen("cuda:"), NULL, 10) : 0;
+}
+
 void tg_device_close(struct tg_device *device) {
     if (device != NULL)
         device->close(device);

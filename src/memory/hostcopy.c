@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a host copy while its tag sleeps. */
+/* What lies at an address, and reading a host copy while its tag sleeps. */
 #include "memory/state.h"
 
 #include <errno.h>
@@ -40,4 +40,27 @@ int tg_memory_hostcopy(struct tg_memory *memory, const void *block, const void *
     pthread_mutex_unlock(&memory->lock);
     errno = saved;
     return rc;
+}
+
+int tg_memory_find(struct tg_memory *memory, const void *addr, struct tg_tag **tag, void **block,
+                   uint64_t *size_bytes) {
+    const struct tg__block *found;
+    int saved = errno, rc = tg__memory_check(memory);
+
+    if (rc != 0 && rc != TG_EBROKEN)
+        return rc;
+    pthread_mutex_lock(&memory->lock);
+    found = tg__tag_block(memory, (uintptr_t)addr, NULL);
+    rc = found != NULL && !found->is_freed ? 0 : -EINVAL;
+    if (rc == 0 && tag != NULL)
+        *tag = found->tag;
+    if (rc == 0 && block != NULL)
+        *block = (void *)(uintptr_t)found->range.addr;
+    if (rc == 0 && size_bytes != NULL)
+        *size_bytes = found->size_bytes;
+    pthread_mutex_unlock(&memory->lock);
+    errno = saved;
+    if (rc != 0)
+        return tg__fail(rc, "%p lies in no block of this memory", addr);
+    return 0;
 }

@@ -161,6 +161,7 @@ void tg_memory_close(struct tg_memory *memory) {
 
     if (memory == NULL || getpid() != memory->pid)
         return;
+    tg__memory_unlist(memory);
     tg_memory_wake_end(memory, 0);
     pthread_mutex_lock(&memory->lock);
     for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next)

@@ -129,6 +129,11 @@ struct tg_memory {
     bool is_tried; /* guarded by turn */
     struct tg_tag *chosen; /* between try and end; guarded by turn */
 
+    /* Where torch's frees look for their blocks; guarded by tg__fork_hold (scope.c): */
+    struct tg_memory *next_listed;
+    bool is_listed, is_leaving;
+    uint32_t visitors;
+
     pthread_mutex_t lock;
     pthread_cond_t left; /* an alloc has left its tag */
     struct tg_tag *tags;
@@ -267,6 +272,11 @@ void tg__charge_cancel(struct tg_tag *tag, uint64_t size_bytes);
 void tg__charge_give(struct tg_tag *tag, uint64_t size_bytes, uint64_t asleep_bytes);
 void tg__charge_forget(struct tg_tag *tag, uint64_t asleep_bytes);
 int tg__charge_host(struct tg__segment *segment);
+
+/* ---- scope.c --------------------------------------------------------------------------------- */
+
+/* No free of torch's looks into this memory any more; waits for those that do. */
+void tg__memory_unlist(struct tg_memory *memory);
 
 /* ---- wake.c ---------------------------------------------------------------------------------- */
 
