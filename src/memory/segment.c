@@ -10,19 +10,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/error.h"
 
 #define COPY_ALIGN UINT64_C(64)
-#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 static size_t round_up(size_t value, size_t unit) {
     return (value + unit - 1) / unit * unit;
-}
-
-static size_t page_bytes(void) {
-    return (size_t)sysconf(_SC_PAGESIZE);
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -39,28 +33,6 @@ static uint64_t missing_bytes(const struct tg_tag *tag) {
     return size_bytes;
 }
 
-/* The kernel gives no address on a huge page's boundary on demand: a mapping that is one too long
- * has one inside. What is never touched costs nothing. */
-static int map_segment(struct tg__segment *segment) {
-    size_t slack = segment->size_bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
-    void *mapping;
-
-    segment->mapping_bytes = segment->size_bytes + slack;
-    mapping = mmap(NULL, segment->mapping_bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapping == MAP_FAILED)
-        return tg__fail(-errno, "no address space for host copies of %zu bytes: %s",
-                        segment->size_bytes, tg_error_text(-errno));
-    segment->mapping = mapping;
-    segment->bytes = mapping;
-    if (slack > 0)
-        segment->bytes = (unsigned char *)round_up((size_t)mapping, HUGE_PAGE_BYTES);
-    /* Both are wishes: without the first it is slower, and without the second a fork costs more. */
-    madvise(mapping, segment->mapping_bytes, MADV_HUGEPAGE);
-    madvise(mapping, segment->mapping_bytes, MADV_DONTFORK);
-    return 0;
-}
-
 /* Gives each block that has none its place. */
 static void place_copies(struct tg__segment *segment) {
     struct tg__plots *blocks = &segment->tag->blocks;
@@ -73,11 +45,11 @@ static void place_copies(struct tg__segment *segment) {
         if (block->segment != NULL)
             continue;
         block->segment = segment;
-        block->copy = segment->bytes + used;
+        block->copy = segment->map.bytes + used;
         used += round_up(block->size_bytes, COPY_ALIGN);
         segment->copies++;
     }
-    tail = (struct tg__range){(uintptr_t)segment->bytes + used, segment->size_bytes - used};
+    tail = (struct tg__range){(uintptr_t)segment->map.bytes + used, segment->size_bytes - used};
     /* Its room was made; and without it only the last page would go later than it could. */
     if (tail.size_bytes > 0)
         (void)!tg__ranges_add(&segment->gaps, tail, NULL);
@@ -95,11 +67,11 @@ int tg__segment_make(struct tg_tag *tag, struct tg__segment **fresh) {
     if (segment == NULL)
         return tg__fail_memory();
     segment->tag = tag;
-    segment->size_bytes = segment->held_bytes = round_up(size_bytes, page_bytes());
+    segment->size_bytes = segment->held_bytes = tg__hostmap_pages(size_bytes);
     rc = tg__charge_host(segment);
     if (rc != 0)
         goto free;
-    rc = map_segment(segment);
+    rc = tg__hostmap_make(&segment->map, segment->size_bytes);
     if (rc != 0)
         goto give;
     place_copies(segment);
@@ -124,7 +96,7 @@ int tg__segments_pin(struct tg_tag *tag) {
         int rc = 0;
 
         if (!segment->is_pinned)
-            rc = memory->ops->pin(memory->device, segment->bytes, segment->size_bytes, 1);
+            rc = memory->ops->pin(memory->device, segment->map.bytes, segment->size_bytes, 1);
         if (rc == TG_EBROKEN)
             return rc;
         segment->is_pinned = rc == 0;
@@ -154,14 +126,14 @@ static int unpin(struct tg__segment *segment) {
     if (!tg__gate_is_open(memory, &segment->gate))
         return TG_EBUSY;
     if (segment->is_pinned)
-        rc = memory->ops->pin(memory->device, segment->bytes, segment->size_bytes, 0);
+        rc = memory->ops->pin(memory->device, segment->map.bytes, segment->size_bytes, 0);
     segment->is_pinned = segment->is_pinned && rc != 0;
     return rc;
 }
 
 /* The whole pages inside a range. */
 static struct tg__range pages_inside(const struct tg__range *range) {
-    uint64_t page = page_bytes(), end = tg__range_end(range) / page * page;
+    uint64_t page = tg__hostmap_pages(1), end = tg__range_end(range) / page * page;
     struct tg__range pages = {.addr = round_up(range->addr, page)};
 
     pages.size_bytes = end > pages.addr ? end - pages.addr : 0;
@@ -199,9 +171,7 @@ static void sweep(struct tg__segment *segment, const struct tg__range *gap) {
 static int unmap_segment(struct tg__segment *segment) {
     int rc = unpin(segment);
 
-    if (rc == 0 && munmap(segment->mapping, segment->mapping_bytes) != 0)
-        rc = -errno;
-    return rc;
+    return rc != 0 ? rc : tg__hostmap_free(&segment->map);
 }
 
 /* With lock. */

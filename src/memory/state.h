@@ -23,6 +23,7 @@
 #include <tidegate/error.h>
 #include <tidegate/memory.h>
 
+#include "memory/hostmap.h"
 #include "memory/ranges.h"
 
 /* How long an alloc or a wake waits for limbo to settle before it does without. */
@@ -39,14 +40,12 @@ struct tg__segment {
     struct tg__segment *next;
     struct tg_tag *tag;
     struct tg_tenant *tenant; /* who is charged; NULL: none */
-    void *mapping;
-    size_t mapping_bytes;
-    unsigned char *bytes; /* on a huge page's boundary, inside the mapping */
-    size_t size_bytes;    /* whole pages */
-    uint64_t held_bytes;  /* of them with memory behind: what is charged */
-    size_t copies;        /* blocks that lie here */
+    struct tg__hostmap map;
+    size_t size_bytes;   /* whole pages */
+    uint64_t held_bytes; /* of them with memory behind: what is charged */
+    size_t copies;       /* blocks that lie here */
     struct tg__ranges gaps;
-    bool is_touched;      /* and charged so */
+    bool is_touched; /* and charged so */
     bool is_pinned;
     bool is_unswept;      /* pages inside gaps may still have memory */
     struct tg__gate gate; /* copies that did not end in time */
