@@ -93,6 +93,13 @@ TG_API TG_MUST_USE int tg_memory_free(struct tg_memory *memory, void *block,
  * TG_EHELD (the ledger's), TG_EBROKEN, TG_EFORKED, the device's. */
 TG_API TG_MUST_USE int tg_memory_sleep(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
                                        struct tg_receipt *receipt);
+/* The same, where the content of some of these tags is not wanted this time: those that `drop`
+ * names (NULL: none) wake without it, whatever their backup says, as one of TG_BACKUP_NONE does.
+ * What sleeps already keeps what it has, and a sleep that fails has dropped nothing. Errors: as
+ * tg_memory_sleep, and -EINVAL for a name in `drop` that is not among `tags`. */
+TG_API TG_MUST_USE int tg_memory_sleep_drop(struct tg_memory *memory, const char *tags,
+                                            const char *drop, uint32_t wait_ms,
+                                            struct tg_receipt *receipt);
 /* Wakes tags (NULL: exactly what sleeps): reserves in the ledger, waiting up to wait_ms, maps,
  * copies. Errors: -ENOENT, -EINVAL, -EALREADY and TG_ESTARTING (as sleep), -ENOMEM, TG_ENOFIT,
  * TG_ENEVERFITS, TG_ECYCLE (tg_tenant_shortfall has the numbers), TG_EDEVICEMEMORY (a foreign
@@ -116,8 +123,8 @@ TG_API TG_MUST_USE int tg_memory_find(struct tg_memory *memory, const void *addr
                                       struct tg_tag **tag, void **block, uint64_t *size_bytes);
 
 /* The content of a sleeping block of a tag with host backup: size_bytes of readable memory, lent
- * until the tag wakes or the block is freed. Errors: -EINVAL (no block), -ENODATA (awake, or
- * without backup). */
+ * until the tag wakes or the block is freed. Errors: -EINVAL (no block), -ENODATA (awake, without
+ * backup, or dropped). */
 TG_API TG_MUST_USE int tg_memory_hostcopy(struct tg_memory *memory, const void *block,
                                           const void **copy, uint64_t *size_bytes);
 

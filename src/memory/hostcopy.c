@@ -17,6 +17,8 @@ static int find_copy(struct tg_memory *memory, uint64_t addr, const struct tg__b
     if (block->tag->state != TG_TAG_ASLEEP)
         return tg__fail(-ENODATA, "tag '%s' does not sleep: read the block itself",
                         block->tag->name);
+    if (!block->tag->is_saved)
+        return tg__fail(-ENODATA, "tag '%s' sleeps without its content", block->tag->name);
     *found = block;
     return 0;
 }

@@ -99,6 +99,34 @@ static int choose(struct tg_memory *memory, const char *names, struct tg_tag **c
     return 0;
 }
 
+/* With lock. */
+static int mark_dropped(struct tg_memory *memory, const char *names, struct tg_tag *chosen) {
+    int rc = names == NULL ? 0 : check_list(memory, names);
+
+    if (rc != 0)
+        return rc;
+    for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next) {
+        const struct tg_tag *at = chosen;
+
+        tag->is_dropped = names != NULL && lists(names, tag);
+        while (at != NULL && at != tag)
+            at = at->next_chosen;
+        if (tag->is_dropped && at == NULL)
+            return tg__fail(-EINVAL, "tag '%s' is to be dropped, and is not among those that sleep",
+                            tag->name);
+    }
+    return 0;
+}
+
+int tg__names_drop(struct tg_memory *memory, const char *names, struct tg_tag *chosen) {
+    int rc;
+
+    pthread_mutex_lock(&memory->lock);
+    rc = mark_dropped(memory, names, chosen);
+    pthread_mutex_unlock(&memory->lock);
+    return rc;
+}
+
 int tg__names_choose(struct tg_memory *memory, const char *names, struct tg_tag **chosen) {
     int rc;
 

@@ -80,12 +80,15 @@ static int drain(struct tg_memory *memory, uint32_t wait_ms) {
 /* ---- save ------------------------------------------------------------------------------------ */
 
 static bool needs_saving(const struct tg_tag *tag) {
-    return tag->params.backup == TG_BACKUP_HOST && !tag->is_saved;
+    return tag->params.backup == TG_BACKUP_HOST && !tag->is_saved && !tag->is_dropped;
 }
 
+/* A tag that a failed sleep was to drop may be half asleep: its content is in the chunks alone. */
 static int begin_saving(struct tg_tag *tag, uint64_t *copied_bytes) {
-    int rc = tg__segment_make(tag, &tag->fresh_segment);
+    int rc = tg__tag_map(tag);
 
+    if (rc == 0)
+        rc = tg__segment_make(tag, &tag->fresh_segment);
     if (rc == 0)
         rc = tg__copy_begin(tag, TG__COPY_SAVE, copied_bytes);
     return rc;
@@ -179,6 +182,11 @@ static uint64_t publish_tag(struct tg_tag *tag) {
         asleep_bytes += tg__plots_range(&tag->blocks, i)->size_bytes;
     tag->chunk_bytes -= given_bytes;
     tag->fresh_segment = NULL;
+    if (tag->is_dropped) {
+        tag->is_saved = false;
+        if (!tag->params.keep_host)
+            tg__segments_drop(tag);
+    }
     tag->state = TG_TAG_ASLEEP;
     tg__charge_give(tag, given_bytes, asleep_bytes);
     return given_bytes;
@@ -265,7 +273,8 @@ static int sleep_chosen(struct tg__report *report, struct tg_tag *chosen, uint64
 }
 
 /* With turn. */
-static int sleep_named(struct tg__report *report, const char *names, uint32_t wait_ms) {
+static int sleep_named(struct tg__report *report, const char *names, const char *drop,
+                       uint32_t wait_ms) {
     struct tg_memory *memory = report->memory;
     uint64_t deadline_ns = report->begin_ns + wait_ms * TG__NS_PER_MS;
     struct tg_tag *chosen;
@@ -274,6 +283,8 @@ static int sleep_named(struct tg__report *report, const char *names, uint32_t wa
     if (memory->is_tried)
         return tg__fail(-EALREADY, "a wake of this memory waits for its end");
     rc = tg__names_choose(memory, names, &chosen);
+    if (rc == 0)
+        rc = tg__names_drop(memory, drop, chosen);
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&memory->lock);
@@ -300,6 +311,11 @@ static int sleep_named(struct tg__report *report, const char *names, uint32_t wa
 
 int tg_memory_sleep(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
                     struct tg_receipt *receipt) {
+    return tg_memory_sleep_drop(memory, tags, NULL, wait_ms, receipt);
+}
+
+int tg_memory_sleep_drop(struct tg_memory *memory, const char *tags, const char *drop,
+                         uint32_t wait_ms, struct tg_receipt *receipt) {
     struct tg__report report;
     int rc;
 
@@ -307,7 +323,7 @@ int tg_memory_sleep(struct tg_memory *memory, const char *tags, uint32_t wait_ms
     rc = tg__memory_check(memory);
     if (rc == 0) {
         pthread_mutex_lock(&memory->turn);
-        rc = sleep_named(&report, tags, wait_ms);
+        rc = sleep_named(&report, tags, drop, wait_ms);
         pthread_mutex_unlock(&memory->turn);
     }
     return tg__report_end(&report, rc);

@@ -106,6 +106,7 @@ struct tg_tag {
     struct tg__segment *fresh_segment; /* of this sleep */
     uint64_t host_bytes;
     bool is_saved; /* the copies are the content */
+    bool is_dropped; /* by the sleep that has the turn: nothing is saved */
 
     /* A wake between try and end: */
     struct tg__plots fresh;
@@ -163,6 +164,8 @@ struct tg__block *tg__tag_block(struct tg_memory *memory, uint64_t addr, size_t 
 void tg__block_retire(struct tg__block *block, size_t number);
 /* Asleep, and yet with its chunks. */
 bool tg__tag_is_half(const struct tg_tag *tag);
+/* Maps what of them is not mapped. The tag is in motion. */
+int tg__tag_map(struct tg_tag *tag);
 /* Begins an alloc: makes room in the tables. Errors: TG_EASLEEP, -ENOMEM. With lock. */
 int tg__tag_enter(struct tg_tag *tag);
 void tg__tag_leave(struct tg_tag *tag);
@@ -178,6 +181,9 @@ int tg__name_check(const char *name);
 /* Chains the named tags (NULL: all) by next_chosen, in order of opening. Errors: -EINVAL, -ENOENT.
  * With turn. */
 int tg__names_choose(struct tg_memory *memory, const char *names, struct tg_tag **chosen);
+/* Marks those of the chosen tags whose content is dropped (names NULL: none), and no others.
+ * Errors: -EINVAL, -ENOENT. With turn. */
+int tg__names_drop(struct tg_memory *memory, const char *names, struct tg_tag *chosen);
 
 /* ---- chunk.c --------------------------------------------------------------------------------- */
 

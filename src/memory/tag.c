@@ -126,6 +126,22 @@ bool tg__tag_is_half(const struct tg_tag *tag) {
     return tag->state == TG_TAG_ASLEEP && tag->chunks.count > 0;
 }
 
+int tg__tag_map(struct tg_tag *tag) {
+    struct tg_memory *memory = tag->memory;
+
+    for (size_t i = 0; i < tag->chunks.count; i++) {
+        struct tg__chunk *chunk = tag->chunks.items[i];
+        int rc = 0;
+
+        if (!chunk->is_mapped)
+            rc = memory->ops->map(memory->device, chunk->range.addr, chunk->handle, 0);
+        if (rc != 0)
+            return rc;
+        chunk->is_mapped = true;
+    }
+    return 0;
+}
+
 int tg__tag_enter(struct tg_tag *tag) {
     size_t allocs = tag->allocs + 1;
     int rc = 0;

@@ -57,27 +57,11 @@ static int reserve(struct tg_memory *memory, struct tg_tag *chosen, uint64_t dea
 
 /* ---- create, map ----------------------------------------------------------------------------- */
 
-static int map_half(struct tg_tag *tag) {
-    struct tg_memory *memory = tag->memory;
-
-    for (size_t i = 0; i < tag->chunks.count; i++) {
-        struct tg__chunk *chunk = tag->chunks.items[i];
-        int rc = 0;
-
-        if (!chunk->is_mapped)
-            rc = memory->ops->map(memory->device, chunk->range.addr, chunk->handle, 0);
-        if (rc != 0)
-            return rc;
-        chunk->is_mapped = true;
-    }
-    return 0;
-}
-
 static int back_once(struct tg_tag *chosen) {
     int rc = 0;
 
     for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
-        rc = map_half(tag);
+        rc = tg__tag_map(tag);
         for (size_t i = 0; i < tag->fresh.count && rc == 0; i++)
             rc = tg__chunk_back(tag->fresh.items[i]);
     }

@@ -40,7 +40,7 @@ enum order_kind {
 
 struct order {
     enum order_kind kind;
-    char tag[TG_TAG_NAME_BYTES];
+    char tag[TG_TAG_NAME_BYTES], drop[TG_TAG_NAME_BYTES];
     uint64_t size_bytes, number;
     uint32_t wait_ms;
     bool is_after; /* the signal comes when the store or call is done, else instead of it */

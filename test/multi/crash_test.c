@@ -109,6 +109,8 @@ static uint64_t scene_play(const struct scene *scene, bool is_call) {
 
 static const struct scene scenes[] = {
     {"sleep", weights_and_cache_awake, {.kind = ORDER_SLEEP, .wait_ms = WAIT_MS}},
+    {"sleep, dropping", weights_and_cache_awake,
+     {.kind = ORDER_SLEEP, .drop = "weights", .wait_ms = WAIT_MS}},
     {"wake", weights_and_cache_asleep, {.kind = ORDER_WAKE, .wait_ms = WAIT_MS}},
     {"recover", another_is_dead, {.kind = ORDER_WAKE, .wait_ms = WAIT_MS}},
 };

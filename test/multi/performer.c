@@ -187,7 +187,9 @@ static int wake(const struct order *order, bool is_try, uint64_t *value) {
 
 static int sleep_now(const struct order *order, uint64_t *value) {
     struct tg_receipt receipt;
-    int status = tg_memory_sleep(self.memory, tags_of(order), order->wait_ms, &receipt);
+    int status = tg_memory_sleep_drop(self.memory, tags_of(order),
+                                      order->drop[0] == '\0' ? NULL : order->drop, order->wait_ms,
+                                      &receipt);
 
     note_dropped();
     *value = receipt.gained_bytes;

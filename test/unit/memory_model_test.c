@@ -40,7 +40,7 @@ static void open_all(const char *options) {
 
 struct model {
     struct held held[BLOCKS];
-    bool sleeps[TAGS];
+    bool sleeps[TAGS], dropped[TAGS];
     uint64_t random, seeds;
 };
 
@@ -55,6 +55,11 @@ static void check_held(const struct model *model, const struct held *held) {
     if (model->sleeps[held->tag]) {
         if (params[held->tag].backup == TG_BACKUP_NONE)
             return;
+        if (model->dropped[held->tag]) {
+            ck_assert_int_eq(
+                tg_memory_hostcopy(world.memory, held->block, &content, &size_bytes), -ENODATA);
+            return;
+        }
         ck_assert_ok(tg_memory_hostcopy(world.memory, held->block, &content, &size_bytes));
         ck_assert_uint_eq(size_bytes, held->size_bytes);
     }
@@ -88,10 +93,7 @@ static void free_one(struct model *model, struct held *held) {
     held->block = NULL;
 }
 
-/* Some tags by name; which ones is in the mask. */
-static unsigned draw_names(struct model *model, char *list) {
-    unsigned mask = 1 + (unsigned)draw(model, (1 << TAGS) - 1);
-
+static void list_names(unsigned mask, char *list) {
     list[0] = 0;
     for (int i = 0; i < TAGS; i++) {
         if (mask >> i & 1) {
@@ -99,21 +101,36 @@ static unsigned draw_names(struct model *model, char *list) {
             strcat(list, names[i]);
         }
     }
+}
+
+/* Some tags by name; which ones is in the mask. */
+static unsigned draw_names(struct model *model, char *list) {
+    unsigned mask = 1 + (unsigned)draw(model, (1 << TAGS) - 1);
+
+    list_names(mask, list);
     return mask;
 }
 
 static void put_to_sleep(struct model *model) {
-    char list[64];
-    unsigned mask = draw_names(model, list);
+    char list[64], drop_list[64];
+    unsigned mask = draw_names(model, list), drop = mask & (unsigned)draw(model, 1 << TAGS);
+    bool is_lost[TAGS];
 
-    ck_assert_ok(tg_memory_sleep(world.memory, list, 10000, NULL));
-    for (int i = 0; i < TAGS; i++)
-        model->sleeps[i] = model->sleeps[i] || mask >> i & 1;
+    list_names(drop, drop_list);
+    ck_assert_ok(tg_memory_sleep_drop(world.memory, list, drop != 0 ? drop_list : NULL, 10000,
+                                      NULL));
+    for (int i = 0; i < TAGS; i++) {
+        bool falls_asleep = mask >> i & 1 && !model->sleeps[i];
+
+        is_lost[i] = falls_asleep && (params[i].backup == TG_BACKUP_NONE || drop >> i & 1);
+        if (falls_asleep)
+            model->dropped[i] = is_lost[i];
+        model->sleeps[i] = model->sleeps[i] || falls_asleep;
+    }
     for (int i = 0; i < BLOCKS; i++) {
         struct held *held = &model->held[i];
 
-        if (held->block != NULL && mask >> held->tag & 1 &&
-            params[held->tag].backup == TG_BACKUP_NONE)
+        if (held->block != NULL && is_lost[held->tag])
             held->seed = 0;
     }
 }

@@ -244,6 +244,58 @@ START_TEST(sleep_and_wake_are_idempotent_in_any_order) {
 }
 END_TEST
 
+/* In turn: with all content, without b's, without any, with all. */
+START_TEST(what_a_sleep_drops_is_zero_and_the_rest_is_there) {
+    static const char *const drops[] = {NULL, "b", "b,a", NULL};
+    static const uint64_t saved[] = {2, 1, 0, 2};
+    struct tg_tag_params params = {.backup = TG_BACKUP_HOST, .packed = _i & 1, .keep_host = _i & 2};
+    struct tg_tag *a = world_tag(&world, "a", params), *b = world_tag(&world, "b", params);
+    void *in_a[BLOCKS], *in_b[BLOCKS];
+    struct tg_receipt receipt;
+    const void *copy;
+    uint64_t size_bytes;
+
+    fill(a, in_a);
+    fill(b, in_b);
+    for (int round = 0; round < 4; round++) {
+        ck_assert_ok(tg_memory_sleep_drop(world.memory, "a,b", drops[round], 1000, &receipt));
+        ck_assert_uint_eq(receipt.copied_bytes, saved[round] * world_info(a).size_bytes);
+        ck_assert_int_eq(tg_memory_hostcopy(world.memory, in_b[0], &copy, &size_bytes),
+                         drops[round] == NULL ? 0 : -ENODATA);
+        ck_assert_uint_eq(world_info(b).host_bytes > 0, drops[round] == NULL || params.keep_host);
+        /* What sleeps is left alone: its content is not dropped by a later call. */
+        ck_assert_ok(tg_memory_sleep_drop(world.memory, "a,b", "a,b", 1000, NULL));
+        ck_assert_ok(tg_memory_wake(world.memory, NULL, 0, NULL));
+        for (int i = 0; i < BLOCKS; i++) {
+            if (round != 2)
+                ck_assert(content_is(in_a[i], block_bytes[i], (uint64_t)i));
+            else
+                ck_assert(content_is_zero(in_a[i], block_bytes[i]));
+            if (drops[round] == NULL)
+                ck_assert(content_is(in_b[i], block_bytes[i], (uint64_t)i));
+            else
+                ck_assert(content_is_zero(in_b[i], block_bytes[i]));
+            content_write(in_a[i], block_bytes[i], (uint64_t)i);
+            content_write(in_b[i], block_bytes[i], (uint64_t)i);
+        }
+    }
+}
+END_TEST
+
+START_TEST(only_what_goes_to_sleep_can_be_dropped) {
+    struct tg_tag *a = world_tag(&world, "a", host);
+
+    world_tag(&world, "b", none);
+    ck_assert_says(tg_memory_sleep_drop(world.memory, "a", "b", 0, NULL), -EINVAL,
+                   "tag 'b' is to be dropped, and is not among those that sleep");
+    ck_assert_says(tg_memory_sleep_drop(world.memory, NULL, "kv", 0, NULL), -ENOENT, "no tag 'kv'");
+    ck_assert_says(tg_memory_sleep_drop(world.memory, NULL, "", 0, NULL), -EINVAL, "empty name");
+    ck_assert_int_eq(world_info(a).state, TG_TAG_AWAKE);
+    ck_assert_ok(tg_memory_sleep_drop(world.memory, NULL, "b", 1000, NULL));
+    ck_assert_int_eq(world_info(a).state, TG_TAG_ASLEEP);
+}
+END_TEST
+
 /* It sizes itself by the device's free memory. What does nothing disturbs nobody. */
 START_TEST(nothing_sleeps_or_wakes_while_a_peer_starts_up) {
     struct tg_tag *a = world_tag(&world, "a", host);
@@ -677,6 +729,8 @@ int main(void) {
     tcase_add_test(tcase, what_is_no_block_is_told);
     tcase_add_loop_test(tcase, content_is_there_after_wake_and_else_zero, 0, 8);
     tcase_add_test(tcase, sleep_and_wake_are_idempotent_in_any_order);
+    tcase_add_loop_test(tcase, what_a_sleep_drops_is_zero_and_the_rest_is_there, 0, 4);
+    tcase_add_test(tcase, only_what_goes_to_sleep_can_be_dropped);
     tcase_add_test(tcase, nothing_sleeps_or_wakes_while_a_peer_starts_up);
     tcase_add_test(tcase, an_unknown_tag_is_told_and_nothing_changes);
     tcase_add_test(tcase, nothing_is_allocated_in_a_sleeping_tag);

@@ -115,6 +115,35 @@ START_TEST(what_cannot_be_mapped_again_is_not_lost) {
 }
 END_TEST
 
+/* It was to be dropped, and is half asleep: no copy was made, the content is in the chunks. The
+ * next sleep may want it; one that drops it drops the copy of a failed one that saved it, too. */
+START_TEST(what_was_to_be_dropped_and_stayed_can_still_be_saved) {
+    static const char *const first[] = {"a,b", NULL};
+    static const char *const then[] = {NULL, "a,b"};
+    struct tg_tag_params params = {.backup = TG_BACKUP_HOST, .packed = _i & 2, .keep_host = _i & 4};
+    struct tg_tag *tags[] = {world_tag(&world, "a", params), world_tag(&world, "b", host)};
+    void *blocks[] = {written(tags[0], SIZE, 1), written(tags[1], SIZE, 2)};
+    int way = _i & 1;
+
+    /* Drain takes a fence and a wait, saving two pins, two copies, a fence and a wait. */
+    world_arm(&world, TG__OP_ANY, TG__FAULT_AFTER, way == 0 ? 4 : 10, 0);
+    ck_assert_says(tg_memory_sleep_drop(world.memory, NULL, first[way], 1000, NULL), TG_EDEVICE,
+                   "");
+    world_disarm(&world);
+    ck_assert_int_eq(world_info(tags[0]).state, TG_TAG_ASLEEP);
+    ck_assert_uint_gt(world_info(tags[0]).device_bytes, 0);
+    ck_assert_int_eq(world_info(tags[1]).state, TG_TAG_AWAKE);
+    ck_assert_ok(tg_memory_sleep_drop(world.memory, NULL, then[way], 1000, NULL));
+    ck_assert_uint_eq(world_view(&world).occupied_bytes, 0);
+    ck_assert_uint_eq(world_info(tags[0]).host_bytes > 0, way == 0 || params.keep_host);
+    ck_assert_ok(wake(NULL));
+    for (int i = 0; i < 2; i++)
+        ck_assert(way == 0 ? content_is(blocks[i], SIZE, (uint64_t)i + 1)
+                           : content_is_zero(blocks[i], SIZE));
+    ck_assert_uint_eq(world_view(&world).host_bytes > 0, params.keep_host != 0);
+}
+END_TEST
+
 START_TEST(a_broken_device_leaves_what_was_saved_to_be_read) {
     struct tg_tag *asleep = world_tag(&world, "a", host), *awake = world_tag(&world, "b", host);
     void *blocks[] = {written(asleep, SIZE, 1), NULL}, *block;
@@ -336,6 +365,7 @@ int main(void) {
     tcase_add_checked_fixture(tcase, set_up, tear_down);
     tcase_add_test(tcase, a_chunk_that_is_not_released_stays_named_and_counted);
     tcase_add_loop_test(tcase, what_cannot_be_mapped_again_is_not_lost, 0, 3);
+    tcase_add_loop_test(tcase, what_was_to_be_dropped_and_stayed_can_still_be_saved, 0, 8);
     tcase_add_test(tcase, a_broken_device_leaves_what_was_saved_to_be_read);
     tcase_add_test(tcase, no_budget_leaves_all_awake);
     tcase_add_loop_test(tcase, kept_copies_are_used_again_and_stay_exact, 0, 2);

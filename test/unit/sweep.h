@@ -21,6 +21,7 @@ struct bed {
     struct world world;
     struct tg_tag *tags[BED_TAGS];
     struct tg_tag_params params[BED_TAGS];
+    bool is_dropped[BED_TAGS]; /* sleeps without its content */
     struct piece pieces[BED_PIECES];
     int count;
     struct tg_queue *queue; /* of the test's own */

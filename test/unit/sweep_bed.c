@@ -72,6 +72,12 @@ static void check_piece(struct bed *bed, const struct piece *piece) {
     if (world_info(bed->tags[piece->tag]).state == TG_TAG_ASLEEP) {
         if (bed->params[piece->tag].backup == TG_BACKUP_NONE)
             return;
+        if (bed->is_dropped[piece->tag]) {
+            ck_assert_int_eq(
+                tg_memory_hostcopy(bed->world.memory, piece->block, &content, &size_bytes),
+                -ENODATA);
+            return;
+        }
         ck_assert_ok(tg_memory_hostcopy(bed->world.memory, piece->block, &content, &size_bytes));
         ck_assert_uint_eq(size_bytes, piece->size_bytes);
     }
@@ -152,6 +158,28 @@ static void asleep(struct bed *bed) {
     some_blocks(bed);
     ck_assert_ok(tg_memory_sleep(bed->world.memory, "general,packed,plain", 1000, NULL));
     bed->pieces[5].seed = 0;
+}
+
+/* The general tag saved, the packed one dropped. */
+static int sleep_dropping(struct bed *bed) {
+    int rc = tg_memory_sleep_drop(bed->world.memory, "general,packed", "packed", 1000, NULL);
+
+    for (int i = 0; i < bed->count && rc == 0; i++) {
+        if (bed->pieces[i].tag == PACKED)
+            bed->pieces[i].seed = 0;
+    }
+    bed->is_dropped[PACKED] = rc == 0;
+    return rc;
+}
+
+static void asleep_dropped(struct bed *bed) {
+    some_blocks(bed);
+    ck_assert_ok(sleep_dropping(bed));
+}
+
+static void asleep_dropped_kept(struct bed *bed) {
+    kept_copies(bed);
+    ck_assert_ok(sleep_dropping(bed));
 }
 
 static void asleep_checked(struct bed *bed) {
@@ -275,6 +303,8 @@ static int wake(struct bed *bed, const char *names) {
     int rc = tg_memory_wake(bed->world.memory, names, 0, &receipt);
 
     ck_assert_int_eq(receipt.status, rc);
+    if (rc == 0)
+        memset(bed->is_dropped, 0, sizeof bed->is_dropped);
     return rc;
 }
 
@@ -361,12 +391,16 @@ const struct scenario scenarios[] = {
     {"sleep, all", "capacity=96MiB", some_blocks, sleep_all, false},
     {"sleep, copies kept", "capacity=96MiB", kept_copies, sleep_all, false},
     {"sleep, checked", "capacity=96MiB", checked_blocks, sleep_all, false},
+    {"sleep, one dropped", "capacity=96MiB", some_blocks, sleep_dropping, false},
+    {"sleep, one dropped, copies kept", "capacity=96MiB", kept_copies, sleep_dropping, false},
     {"sleep, limbo", "capacity=96MiB,lag=3", with_limbo, sleep_all, true},
     {"wake none", "capacity=96MiB", asleep, wake_plain, false},
     {"wake host, general", "capacity=96MiB", asleep, wake_general, false},
     {"wake host, packed", "capacity=96MiB", asleep, wake_packed, false},
     {"wake, all", "capacity=96MiB", asleep, wake_all, false},
     {"wake, copies kept", "capacity=96MiB", asleep_kept, wake_all, false},
+    {"wake, one dropped", "capacity=96MiB", asleep_dropped, wake_all, false},
+    {"wake, one dropped, copies kept", "capacity=96MiB", asleep_dropped_kept, wake_all, false},
     {"wake, checked", "capacity=96MiB", asleep_checked, wake_all, false},
     {"try, publish", "capacity=96MiB", asleep, try_and_publish, false},
     {"try, go back", "capacity=96MiB", asleep, try_and_go_back, false},
