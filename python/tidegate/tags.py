@@ -224,7 +224,11 @@ def _receipt(operation: str, receipt: abi.tg_receipt) -> Receipt:
          for phase in ("wait", "drain", "copy", "map") if getattr(receipt, f"{phase}_ns") > 0})
 
 
-def _move(operation: str, names: Names, timeout: float) -> Receipt:
+def _listed(names: Iterable[str]) -> bytes:
+    return ",".join(names).encode()
+
+
+def _move(operation: str, names: Names, timeout: float, drop: Names = ()) -> Receipt:
     checks.check_seconds("timeout", timeout)
     library.functions()
     memory = _memory
@@ -234,11 +238,15 @@ def _move(operation: str, names: Names, timeout: float) -> Receipt:
         raise errors.UnknownTag(0, f"this process has no tags, so none to {operation}: "
                                 "tidegate.tag(name) makes one")
     wanted = _names(memory, names)
+    named: List[Optional[bytes]] = [None if names is None else _listed(wanted)]
+    function = "tg_memory_wake"
+    if operation == "sleep":
+        function = "tg_memory_sleep_drop"
+        named.append(_listed(_names(memory, drop)) or None)
     receipt = abi.tg_receipt()
     wait_ms = min(math.ceil(timeout * 1000), 0xffffffff)
     try:
-        library.call(f"tg_memory_{operation}", memory.handle,
-                     None if names is None else ",".join(wanted).encode(), wait_ms, byref(receipt))
+        library.call(function, memory.handle, *named, wait_ms, byref(receipt))
     except errors.TidegateWouldNotFit as problem:
         asleep = all(memory.tags[name].info().state == "asleep" for name in wanted)
         raise _told(problem, memory, f"{operation} {', '.join(wanted)}", receipt.asked_bytes,
@@ -248,13 +256,15 @@ def _move(operation: str, names: Names, timeout: float) -> Receipt:
     return _receipt(operation, receipt)
 
 
-def sleep(tags: Names = None, *, timeout: float = 10.0) -> Receipt:
+def sleep(tags: Names = None, *, drop: Names = (), timeout: float = 10.0) -> Receipt:
     """Puts tags to sleep: one name, several with commas or as a list, None: all. What sleeps is
-    left alone. timeout: seconds for the device's work so far. The caller promises that until it
-    returns nobody gives the device work that touches their blocks.
+    left alone. drop: those of them (None: all of this process) whose content is not saved this
+    time, whatever their backup. timeout: seconds for the device's work so far. The caller promises
+    that until it returns nobody gives the device work that touches their blocks.
 
-    Raises UnknownTag, Busy, HostMemory, DeviceFailed; nothing has changed then."""
-    return _move("sleep", tags, timeout)
+    Raises UnknownTag, Busy, HostMemory, DeviceFailed, BadValue for a tag in drop that is not put to
+    sleep; nothing has changed then."""
+    return _move("sleep", tags, timeout, drop)
 
 
 def wake(tags: Names = None, *, timeout: float = 20.0) -> Receipt:

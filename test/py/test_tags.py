@@ -41,6 +41,28 @@ print(json.dumps([gained, bytes(block.view()[:5]).hex()]))
 """) == [[2 << 20, 0, 2 << 20, 0], "00" * 5]
 
 
+def test_a_sleep_can_drop_what_others_save(tell):
+    assert tell("""
+weights = tidegate.tag("weights", backup="host", keep_host=True, device=DEVICE)
+cache = tidegate.tag("kv_cache", backup="host", device=DEVICE)
+blocks = [tag.alloc(2 * MIB) for tag in (weights, cache)]
+seen = []
+for drop in ((), "kv_cache", ["kv_cache", "weights"], None, ()):
+    for block in blocks:
+        block.view()[:4] = b"kept"
+    copied = tidegate.sleep(drop=drop).copied_bytes // MIB
+    tidegate.wake()
+    seen.append([copied, *(bytes(block.view()[:4]) == b"kept" for block in blocks)])
+for drop, error in ((["weights"], tidegate.BadValue), ("optimizer", tidegate.UnknownTag)):
+    try:
+        tidegate.sleep("kv_cache", drop=drop)
+    except error as problem:
+        seen.append([cache.info().state, "weights" in str(problem)])
+print(json.dumps(seen))
+""") == [[4, True, True], [2, True, False], [0, False, False], [0, False, False], [4, True, True],
+         ["awake", True], ["awake", True]]
+
+
 def test_tag_is_the_same_again_and_other_settings_are_refused(tell):
     assert tell("""
 first = tidegate.tag("a", device=DEVICE)
