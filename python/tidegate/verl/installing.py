@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from .. import modes
-from . import arrivals, handover, process, seaming, steps, versions, waking
+from .. import arrivals, modes
+from . import handover, process, seaming, steps, versions, waking
 
 MAKERS: seaming.Makers = {
     "aggressive_empty_cache": handover.helper,

@@ -16,8 +16,8 @@ import threading
 from types import ModuleType
 from typing import Any, Callable, List, Mapping, Optional, Set, Tuple
 
-from .. import card, modes, seams
-from . import arrivals, platform_door, versions
+from .. import arrivals, card, modes, seams
+from . import platform_door, versions
 from .versions import Target, Version
 
 # Given what is replaced, makes what replaces it.

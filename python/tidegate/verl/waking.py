@@ -20,10 +20,10 @@ from typing import Any, Awaitable, Callable, List, NamedTuple, Optional, Sequenc
 
 from .. import accounts, errors, features, figures, modes, seams
 from ..card import Card
+from ..patience import wait_seconds
 from . import books, process, room
 from .versions import Target
 
-WAIT_SECONDS = 20.0  # SGLang's client sends a request again after 60, and it is not idempotent
 _SETTLE_SECONDS = 2.0
 _LOOK_SECONDS = 0.02
 
@@ -38,16 +38,6 @@ class Side(NamedTuple):
     is_leader: bool
     looks_only: str
     utilization: Optional[float]  # the share of a GPU that the engine may use
-
-
-def wait_seconds() -> float:
-    """$TIDEGATE_WAIT_SECONDS."""
-    try:
-        return max(0.0, float(os.environ.get("TIDEGATE_WAIT_SECONDS", WAIT_SECONDS)))
-    except ValueError:
-        seams.warn_once("TIDEGATE_WAIT_SECONDS", "TIDEGATE_WAIT_SECONDS is no number of seconds: "
-                        f"{WAIT_SECONDS:.0f} it is")
-        return WAIT_SECONDS
 
 
 def is_strict() -> bool:

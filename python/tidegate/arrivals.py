@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells when a module of verl has been imported, so that a seam in it is installed before anybody
-binds its names, and only in processes that load it.
+"""Tells when a module of another program has been imported, so that a seam in it is installed
+before anybody binds its names, and only in processes that load it.
 
 One finder at the head of sys.meta_path. It finds nothing itself: it lets the others find, and has
 the loader call us after the module's own code. What goes wrong in that call is the callee's to
@@ -14,7 +14,7 @@ import sys
 from types import ModuleType
 from typing import Callable, Dict, Optional, Sequence
 
-from .. import seams
+from . import seams
 
 Arrived = Callable[[ModuleType], None]
 
@@ -52,7 +52,7 @@ def _call_after(loader: importlib.abc.Loader, name: str, arrived: Arrived) -> No
     try:
         loader.exec_module = exec_module  # type: ignore[method-assign]
     except AttributeError:
-        seams.warn_once(f"verl: {name}", f"{name} is loaded by {type(loader).__name__}, which "
+        seams.warn_once(f"arrival of {name}", f"{name} is loaded by {type(loader).__name__}, which "
                         "cannot be watched: its seams are not installed")
 
 
