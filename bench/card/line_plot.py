@@ -4,6 +4,7 @@
 A picture is a list of panels, one below the other; a panel has a title, a unit for its y axis,
 and curves: (name, [(x, y), ...], steps?).
 """
+import math
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 260, 70, 20, 34, 44
@@ -21,6 +22,12 @@ def ticks(most):
     while step * 5 > most and step * 2.5 >= most:
         step /= 2
     return [step * i for i in range(int(most / step) + 1)]
+
+
+def between(least, most):
+    """About five round numbers of that range."""
+    step = (ticks(most - least) + [1.0])[1]
+    return [step * i for i in range(math.ceil(least / step), math.floor(most / step) + 1)]
 
 
 def thin(points):
@@ -59,9 +66,9 @@ class Panel:
             out.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" class="g"/>'
                        f'<text x="{LEFT - 8}" y="{at + 4:.1f}" class="y">{shown(tick)}</text>')
         out.append(f'<text x="14" y="{TOP - 4}">{escape(self.unit)}</text>')
-        for tick in ticks(self.most_x - self.least_x):
-            out.append(f'<text x="{self.x(tick + self.least_x):.1f}" y="{HEIGHT - BOTTOM + 16}" '
-                       f'class="x">{shown(tick + self.least_x)}</text>')
+        for tick in between(self.least_x, self.most_x):
+            out.append(f'<text x="{self.x(tick):.1f}" y="{HEIGHT - BOTTOM + 16}" '
+                       f'class="x">{shown(tick)}</text>')
         out.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 8}" class="y">'
                    f'{escape(self.x_title)}</text>')
         for number, (name, points, steps) in enumerate(self.curves):

@@ -90,6 +90,12 @@ def test_ticks_are_few_and_reach_far(most):
     assert 3 <= len(ticks) <= 6 and ticks[-1] > most / 2
 
 
+@pytest.mark.parametrize("least, most, wanted", [
+    (-0.98, 19.4, [0, 5, 10, 15]), (1, 5, [1, 2, 3, 4, 5]), (3, 3, [3])])
+def test_ticks_of_a_range_are_round(least, most, wanted):
+    assert load("line_plot").between(least, most) == wanted
+
+
 def verl_run(mode, loss=0.5, lines=(), observed=None):
     norm = 0.0 if mode == "on" else 1.5
     steps = [{"step": n, "critic/rewards/mean": 0.25, "actor/pg_loss": loss,
