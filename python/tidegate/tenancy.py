@@ -216,6 +216,17 @@ class Tenant:
         library.call("tg_tenant_ask", self.handle, size_bytes, byref(count))
         return count.value
 
+    def starting_peer(self, seconds: float = 0.0) -> str:
+        """Waits up to so long until no other tenant of the device is starting up. The sentence
+        about one that still is, else ""; also where the ledger cannot be used: then nobody says."""
+        try:
+            library.call("tg_tenant_check_quiet", self.handle, int(seconds * 1000))
+        except errors.Busy as problem:
+            return problem.text
+        except errors.TidegateError:
+            pass
+        return ""
+
     def asked(self) -> int:
         """Bytes that peers have asked for since the last call."""
         return int(library.call("tg_tenant_asked", self.handle))

@@ -304,7 +304,9 @@ def _meet_ledger(index: int, allocated: int, reserved: int, idle: int) -> None:
         mine.declare("live", allocated)
         mine.declare("cached", reserved - allocated, max(0, idle))
         mine.measure()
-        asked = mine.asked() if mode == modes.ON else 0
+        # While a peer starts up the request stands: it is served at a later mark.
+        may_give = mode == modes.ON and not mine.starting_peer()
+        asked = mine.asked() if may_give else 0
         if asked > 0:
             seams.announce(reclaiming.run(where, asked).line("a peer that asked"))
     except errors.TidegateError as problem:

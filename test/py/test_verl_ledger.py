@@ -8,6 +8,8 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
+import types
 
 import pytest
 
@@ -27,6 +29,13 @@ blocks = [tag.alloc(int(sys.argv[2]))]
 tidegate.sleep("kv_cache")
 print("asleep", flush=True)
 sys.stdin.read()
+"""
+
+STARTER = """
+import sys, tidegate
+with tidegate.starting("cuda:0"):
+    print("starting", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -51,9 +60,21 @@ class Node:
         self.stack.callback(process.stdin.close)
         return process
 
+    def starter(self):
+        """A process that sizes itself by the first card's memory, until its stdin is closed."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", STARTER], text=True, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **self.driver, "PYTHONPATH": str(ROOT / "python"),
+                 "TIDEGATE_DIR": str(self.folder / "ledger"), "TIDEGATE_NAME": "sglang"})
+        self.stack.enter_context(process)
+        assert process.stdout.readline() == "starting\n"
+        self.stack.callback(process.stdin.close)
+        return process
+
     def rank(self, number, live, cached, **more):
         """A trainer on the card of its number, which has joined and waits."""
-        replica = more.pop("replica", {})
+        replica = {**more.pop("replica", {}), "calls": more.pop("calls", "resume")}
         (self.folder / f"rank{number}").mkdir()
         options = {"live": live, "cached": cached, **replica}
         process = start(self.folder, "0.9.1", "rank", options, mode="on", RANK=str(number),
@@ -192,3 +213,51 @@ def test_what_does_not_fit_is_accounted_for(node, is_strict):
         assert answer["raised"] is None
         assert err.count(account) == 1
         assert "Try param_offload=True, or gpu_memory_utilization <= 0.66" in err
+
+
+# ---- while a peer starts up ----------------------------------------------------------------------
+
+STARTING = "[trainer rank 0] sglang is starting up, and nobody wakes or sleeps on its device " \
+           "meanwhile: nothing is given back until it has started"
+
+
+@pytest.mark.parametrize("calls", ["resume", "helper"])
+def test_while_a_peer_starts_up_memory_stays_as_it_is(node, calls):
+    """Nothing is given, not by verl's helper either; verl's own call goes out at the deadline."""
+    node.engine(0, 64 * MIB)
+    trainer = node.rank(0, 8 * MIB, 80 * MIB, calls=calls, TIDEGATE_WAIT_SECONDS="0.2")
+    node.starter()
+    go(trainer)
+    moments, answer, err = end(trainer)
+    assert moments.keys() == {"asked" if calls == "resume" else "called"}
+    assert answer["free"] == 32 * MIB
+    assert err.splitlines().count(STARTING) == 1
+
+
+@pytest.mark.parametrize("calls", ["resume", "helper"])
+def test_a_start_up_that_ends_is_waited_for(node, calls):
+    node.engine(0, 64 * MIB)
+    trainer = node.rank(0, 8 * MIB, 80 * MIB, calls=calls, TIDEGATE_WAIT_SECONDS="50")
+    starter = node.starter()
+    go(trainer)
+    while trainer.stderr.readline().rstrip("\n") != STARTING:
+        assert trainer.poll() is None
+    for _ in range(20):  # time in which a seam that does not wait would have gone on
+        node.status()
+    begun = time.monotonic()
+    starter.communicate()
+    moments, answer, _ = end(trainer)
+    assert begun < moments["gave"] < moments["asked" if calls == "resume" else "called"]
+    assert answer["free"] >= 64 * MIB
+
+
+@pytest.mark.parametrize("starts", ["", "sglang is starting up"])
+def test_what_peers_ask_for_is_given_when_none_starts(monkeypatch, starts):
+    given = []
+    peer = types.SimpleNamespace(starting_peer=lambda: starts, asked=lambda: 7 * MIB)
+    monkeypatch.setattr(books.process, "acts", lambda: True)
+    monkeypatch.setattr(books, "tenant", lambda where: peer)
+    monkeypatch.setattr(books, "publish", lambda where: None)
+    monkeypatch.setattr(books.reclaiming, "run", lambda where, size: given.append(size))
+    books.serve(None)
+    assert given == ([] if starts else [7 * MIB])

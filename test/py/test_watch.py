@@ -517,6 +517,36 @@ print(toy.allocator.reserved() // MIB)
     assert ("reclaim for a peer that asked: needed 20.0" in result.err) == (mode == "on")
 
 
+def test_while_a_peer_starts_up_its_request_stands(python):
+    result = python(MARKED + """
+tidegate.step()
+reader, writer = os.pipe()
+done, end = os.pipe()
+child = os.fork()
+if child == 0:
+    os.environ["TIDEGATE_NAME"] = "rollout"
+    peer = tenancy.tenant(devices.device("host:capacity=64MiB,name=watch"))
+    peer.begin_start()
+    peer.ask(20 * MIB)
+    os.write(writer, b"x")
+    os.read(done, 1)
+    os._exit(0)
+os.read(reader, 1)
+seen = []
+for _ in range(4):
+    tidegate.step()
+asked = next(one.asked_bytes for one in tidegate.status().tenants if one.name == "trainer")
+seen.append([toy.allocator.reserved() // MIB, asked // MIB])
+os.write(end, b"x")
+os.waitpid(child, 0)
+for _ in range(4):
+    tidegate.step()
+seen.append(toy.allocator.reserved() // MIB)
+print(json.dumps(seen))
+""", TIDEGATE="on")
+    assert json.loads(result.out) == [[84, 20], 60], result.err
+
+
 # ---- series
 
 

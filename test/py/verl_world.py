@@ -418,9 +418,9 @@ def main():
     os._exit(0)  # stubs need not come apart in order
 
 
-def rank(live, cached, **more):
+def rank(live, cached, calls="resume", **more):
     """One rank of a replica on a GPU that it shares: joins, waits to be told, and asks the engine
-    to wake its KV cache."""
+    to wake its KV cache, or calls verl's helper."""
     import verl  # noqa: F401: loads the plugin
     from verl.utils import memory_utils
     from verl.workers import engine_workers  # noqa: F401: what makes this process a trainer
@@ -429,6 +429,10 @@ def rank(live, cached, **more):
     CARD.hold(live, cached)
     tell("ready")
     sys.stdin.readline()
+    if calls == "helper":
+        memory_utils.aggressive_empty_cache(force_sync=True)
+        tell("called")
+        return {"free": CARD.free, **seen()}
     made = adapter("vllm", place=CARD.index, **more)
 
     async def wake(tags):

@@ -48,7 +48,9 @@ def serve(where: card.Card) -> None:
         return
     try:
         mine = tenant(where)
-        asked = 0 if mine is None else mine.asked()
+        if mine is None or mine.starting_peer():  # then the request stands until a later step
+            return
+        asked = mine.asked()
         if asked > 0:
             reclaiming.run(where, asked)
             publish(where)

@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any, Callable
 
 from .. import card, library, modes, observing, seams
-from . import books, platform_door, process, room
+from ..patience import wait_seconds
+from . import books, platform_door, process, quiet, room
 from .versions import Target
 
 
@@ -44,7 +45,10 @@ def _reclaim(where: card.Card, call: str) -> bool:
     """An exact hand-over instead of verl's; False where verl's has to run."""
     try:
         library.functions()  # without them nothing can be judged, not even that all is well
-        room.make(where, room.need(where, room.ALL_TAGS), call, (), "the rollout engine")
+        wanted = room.need(where, room.ALL_TAGS)
+        if room.is_due(where, wanted):
+            quiet.wait(where, wait_seconds())
+        room.make(where, wanted, call, (), "the rollout engine")
         return True
     except Exception as problem:  # whatever it is, verl's own function still does its work
         seams.warn_once("verl reclaim", f"cannot reclaim ({problem}): verl's own function runs")

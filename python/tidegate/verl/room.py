@@ -15,7 +15,7 @@ from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 from .. import errors, observing, reclaiming, seams, torch_sources
 from ..card import Card
-from . import books, process
+from . import books, process, quiet
 
 ALL_TAGS: Tuple[str, ...] = ()
 
@@ -80,14 +80,26 @@ def _asleep(where: Card, tags: Sequence[str]) -> int:
         return 0
 
 
-def make(where: Card, wanted: Optional[int], call: str, tags: Sequence[str], purpose: str) -> None:
-    """Reclaims inline, in the calling thread, for a call of verl's, and writes it down as such a
-    hand-over. What was missing, and what came of it, is said. Raises what reclaim does."""
-    before, began = observing.measure(), time.perf_counter()
+def _target(where: Card, wanted: Optional[int]) -> Tuple[Optional[int], Optional[int]]:
+    """(what is missing; what a reclaim is for, 0: none is worth a pass). None: not known."""
     now = look(where)
     missing = None if wanted is None else max(0, wanted - now.free_bytes)
-    target = missing if missing != 0 else now.returnable_bytes
-    receipt = None if target == 0 else reclaiming.run(where, target)
+    return missing, missing if missing != 0 else now.returnable_bytes
+
+
+def is_due(where: Card, wanted: Optional[int]) -> bool:
+    """Whether `make` has something to do."""
+    return _target(where, wanted)[1] != 0
+
+
+def make(where: Card, wanted: Optional[int], call: str, tags: Sequence[str], purpose: str) -> None:
+    """Reclaims inline, in the calling thread, for a call of verl's, and writes it down as such a
+    hand-over. What was missing, and what came of it, is said. While a peer starts up memory stays
+    as it is. Raises what reclaim does."""
+    before, began = observing.measure(), time.perf_counter()
+    missing, target = _target(where, wanted)
+    is_giving = target != 0 and quiet.is_quiet(where)
+    receipt = reclaiming.run(where, target) if is_giving else None
     observing.record_handover(call, tags, before, observing.measure(),
                               time.perf_counter() - began, None, is_said=False)
     if receipt is not None and receipt.passes > 0 and missing != 0:

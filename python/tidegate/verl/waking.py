@@ -21,7 +21,7 @@ from typing import Any, Awaitable, Callable, List, NamedTuple, Optional, Sequenc
 from .. import accounts, errors, features, figures, modes, seams
 from ..card import Card
 from ..patience import wait_seconds
-from . import books, process, room
+from . import books, process, quiet, room
 from .versions import Target
 
 _SETTLE_SECONDS = 2.0
@@ -113,6 +113,8 @@ async def _prepare(where: Card, side: Side, tags: Sequence[str]) -> None:
         return
     try:
         wanted = room.need(where, tags)
+        if room.is_due(where, wanted) and not quiet.is_quiet(where):
+            await asyncio.to_thread(quiet.wait, where, wait_seconds())
         room.make(where, wanted, "resume", tags, f"{side.engine} {' '.join(tags)}")
         books.publish(where)
         if side.is_leader:
