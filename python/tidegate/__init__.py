@@ -5,6 +5,7 @@
     tidegate.status()             # who holds what of this machine's cards
     tidegate.tag("kv_cache")      # memory that sleeps and wakes
     with tidegate.starting(): …   # peers keep still while an engine sizes itself
+    tidegate.HostCopies("adam")   # torch's tensors in exact host memory, at the link's speed
     tidegate.step()               # the end of a step: does memory grow, and who keeps it?
 
 Importing changes nothing, starts nothing, and needs neither PyTorch nor a GPU."""
@@ -12,6 +13,7 @@ Importing changes nothing, starts nothing, and needs neither PyTorch nor a GPU."
 from .errors import (BadValue, Busy, DeviceFailed, Forked, HostMemory, LedgerFailed, LibraryMissing,
                      NoDevice, TidegateError, TidegateWouldNotFit, TorchMissing, TorchTooOld,
                      UnknownTag)
+from .hostcopies import HostCopies
 from .library import VERSION as __version__
 from .modes import mode, off, set_mode
 from .receipts import Receipt
@@ -21,8 +23,8 @@ from .tenancy import starting, status
 from .watching import step
 
 __all__ = [
-    "BadValue", "Busy", "DeviceFailed", "Forked", "HostMemory", "LedgerFailed", "LibraryMissing",
-    "NoDevice", "Receipt", "TidegateError", "TidegateWouldNotFit", "TorchMissing", "TorchTooOld",
-    "UnknownTag", "__version__", "mode", "off", "reclaim", "set_mode", "sleep", "starting",
-    "status", "step", "tag", "wake",
+    "BadValue", "Busy", "DeviceFailed", "Forked", "HostCopies", "HostMemory", "LedgerFailed",
+    "LibraryMissing", "NoDevice", "Receipt", "TidegateError", "TidegateWouldNotFit", "TorchMissing",
+    "TorchTooOld", "UnknownTag", "__version__", "mode", "off", "reclaim", "set_mode", "sleep",
+    "starting", "status", "step", "tag", "wake",
 ]

@@ -138,6 +138,10 @@ class tg_tag_info(ctypes.Structure):
                 ("device_bytes", c_uint64), ("host_bytes", c_uint64), ("limbo_bytes", c_uint64)]
 
 
+class tg_hostmem_info(ctypes.Structure):
+    _fields_ = [("bytes", c_void_p), ("size_bytes", c_uint64), ("is_pinned", c_int)]
+
+
 class tg_source(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("bound_bytes", c_uint64), ("cost_ns", c_uint64),
                 ("promised_bytes", c_uint64), ("gained_bytes", c_uint64),
@@ -240,6 +244,11 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_torch_alloc": (c_void_p, (c_ssize_t, c_int, c_void_p)),
     "tg_torch_free": (None, (c_void_p, c_ssize_t, c_int, c_void_p)),
     "tg_memory_hostcopy": (c_int, (c_void_p, c_void_p, POINTER(c_void_p), _NUMBER)),
+    "tg_hostmem_alloc": (c_int, (c_void_p, c_char_p, c_uint64, POINTER(c_void_p))),
+    "tg_hostmem_touch": (c_int, (c_void_p, c_uint32)),
+    "tg_hostmem_pin": (c_int, (c_void_p, c_void_p)),
+    "tg_hostmem_info": (None, (c_void_p, POINTER(tg_hostmem_info))),
+    "tg_hostmem_free": (None, (c_void_p,)),
     "tg_reclaim_begin": (None, (POINTER(tg_reclaim), POINTER(tg_source), c_uint32)),
     "tg_reclaim_next": (c_int, (POINTER(tg_reclaim), POINTER(tg_source), c_uint32,
                                 POINTER(c_uint32))),
@@ -262,8 +271,8 @@ QUICK = frozenset({"tg_version", "tg_last_error", "tg_error_text", "tg_device_op
                    "tg_stop_text", "tg_tenant_id", "tg_tenant_declare", "tg_tenant_note",
                    "tg_tenant_asked", "tg_reclaim_target", "tg_tenant_shortfall",
                    "tg_tenant_commit", "tg_tenant_cancel", "tg_tenant_give", "tg_tenant_forget",
-                   "tg_memory_wake_end", "tg_tag_info", "tg_memory_find", "tg_scope_push",
-                   "tg_scope_pop"})
+                   "tg_memory_wake_end", "tg_tag_info", "tg_hostmem_info", "tg_memory_find",
+                   "tg_scope_push", "tg_scope_pop"})
 
 
 def structs() -> Dict[str, Type[ctypes.Structure]]:
