@@ -10,67 +10,10 @@ import types
 import weakref
 
 import pytest
-from conftest import ROOT
+from holder_world import (SIZE, Actor, FakeParameter, FakeTensor, Hashed, Slotted, Ticks, blocks,
+                          find, kept_by_actor, line_of, own_addresses, tensors, touchy)
 
 from tidegate import holders, looking
-
-SIZE = 4096
-NEXT = [0x7F0000000000]
-
-
-@pytest.fixture(autouse=True)
-def own_addresses():
-    """Each test has addresses of its own: what a failed test keeps alive is no other's answer."""
-    NEXT[0] += 1 << 32
-
-
-class FakeTensor:
-    """An address, and room for what programs hang on tensors."""
-
-    __slots__ = ("address", "grad", "__weakref__")
-
-    def __init__(self, number):
-        self.address = NEXT[0] + number * SIZE
-
-    def __eq__(self, other):
-        raise AssertionError("a tensor was compared")
-
-    __hash__ = None
-
-
-class FakeParameter(FakeTensor):
-    __slots__ = ()
-
-
-def blocks(count):
-    return [(NEXT[0] + i * SIZE, SIZE) for i in range(count)]
-
-
-def find(count, **more):
-    more.setdefault("clock", lambda: 0.0)  # time stands still, but where a test turns the hands
-    return holders.find_holder(blocks(count), [FakeTensor], lambda tensor: tensor.address, **more)
-
-
-def tensors(count):
-    return [FakeTensor(i) for i in range(count)]
-
-
-class Actor:
-    """Keeps tensors in an attribute."""
-
-    def __init__(self, make=list):
-        self.outputs = make()
-
-    def update(self, number):
-        self.outputs.append(FakeTensor(number))
-
-
-def line_of(function, text):
-    """Where a text stands in this file, as a holder says it."""
-    lines = open(__file__, encoding="utf-8").read().splitlines()
-    first = function.__code__.co_firstlineno
-    at = next(i for i in range(first, len(lines) + 1) if text in lines[i - 1])
-    return f"test_holders.py:{at}"
 
 
 def test_list_in_an_attribute():
@@ -141,12 +84,6 @@ def test_other_containers(kind):
     assert str(find(4)).startswith(f"{name} 'outputs' (4 items) in dict of Actor")
 
 
-class Hashed(FakeTensor):
-    __slots__ = ()
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
-
-
 def test_set():
     actor = Actor(set)
     for i in range(4):
@@ -203,18 +140,6 @@ def test_an_object_that_answers_nothing():
     assert secretive is not None
 
 
-@pytest.fixture
-def touchy():
-    """A metaclass that answers nothing about its classes; gone after the test."""
-    def refuse(cls, *_):
-        raise AssertionError(f"a class was asked: {type.__repr__(cls)}")
-
-    names = ("__eq__", "__getattribute__", "__repr__", "__instancecheck__", "__subclasscheck__",
-             "__subclasses__")
-    yield type("Touchy", (type,), {"__hash__": None, **dict.fromkeys(names, refuse)})
-    gc.collect()
-
-
 def test_a_class_whose_class_answers_nothing(touchy):
     holder = touchy("Holder", (), {})()
     object.__setattr__(holder, "kept", tensors(2))
@@ -233,10 +158,6 @@ def test_touchy_classes_of_tensors(touchy):
         tensor = type.__call__(kind, i)
         actor.outputs.append(tensor)
     assert find(2).name == "outputs"
-
-
-class Slotted:
-    __slots__ = ("empty", "kept")
 
 
 def test_slots():
@@ -556,28 +477,6 @@ def test_answer_is_text_and_numbers():
 # ---- the budget
 
 
-class Ticks:
-    """A clock that moves when it is read."""
-
-    def __init__(self, step):
-        self.now = 0.0
-        self.step = step
-        self.readings = 0
-
-    def __call__(self):
-        self.readings += 1
-        self.now += self.step
-        return self.now
-
-
-@pytest.fixture
-def kept_by_actor():
-    actor = Actor()
-    for i in range(4):
-        actor.update(i)
-    yield actor
-
-
 def test_no_walk_begins_that_would_end_too_late(kept_by_actor, walks):
     found = find(4, clock=Ticks(0.06))
     # A reading costs 60 ms: the walk over all objects ends at 180, and the next would end at 300.
@@ -594,6 +493,7 @@ def test_what_was_found_in_time_is_said(kept_by_actor):
 def kept_in_a_dict():
     actor = Actor()
     actor.metrics = {"outputs": tensors(4)}
+    gc.collect()
     yield actor
 
 
