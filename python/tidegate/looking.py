@@ -11,10 +11,13 @@ from __future__ import annotations
 import collections
 import dis
 import gc
+import inspect
+import itertools
 import os
 import sys
+import threading
 import types
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, cast
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple, cast
 
 Names = Dict[Any, Any]
 
@@ -23,6 +26,10 @@ _SIZED = (list, tuple, dict, set, frozenset, collections.deque)
 _FILLS = frozenset(("append", "extend", "add", "update", "insert", "setdefault", "appendleft",
                     "extendleft", "__setitem__", "put", "put_nowait"))
 _CODES_MAX = 400  # code objects that a search for a line may look into
+_HAS_REFERENCES = 1 << 14  # CPython's flag of classes whose objects the collector goes through
+_GIVES_LOCALS = frozenset(("locals", "vars"))
+_RUNNING = {types.GeneratorType: "gi_running", types.CoroutineType: "cr_running",
+            types.AsyncGeneratorType: "ag_running"}
 
 
 def is_kind(obj: Any, *kinds: type) -> bool:
@@ -140,15 +147,121 @@ def file_of(mapping: Names) -> Optional[str]:
     return path if type(path) is str else None
 
 
+def namespace_of(module: Any) -> Optional[Names]:
+    """The dict of a module's globals; None for what is no module."""
+    if not is_kind(module, types.ModuleType):
+        return None
+    return cast(Optional[Names], _MODULE_DICT.__get__(module))
+
+
+# ---- what runs ----------------------------------------------------------------------------------
+
+
+def stack_of(top: Optional[types.FrameType]) -> List[types.FrameType]:
+    """A frame and those that called it."""
+    frames = []
+    while top is not None:
+        frames.append(top)
+        top = top.f_back
+    return frames
+
+
+def running_frames() -> Set[int]:
+    """The ids of the frames that some thread is executing, or what they called; without this one,
+    which would be kept alive by itself, and its callers by it."""
+    tops = sys._current_frames()
+    tops[threading.get_ident()] = sys._getframe(1)
+    found: Set[int] = set()
+    for top in tops.values():
+        found.update(map(id, stack_of(top)))
+    return found
+
+
 def is_running(frame: types.FrameType) -> bool:
     """Whether some thread is executing this frame, or what it called."""
-    for top in list(sys._current_frames().values()):
-        at: Optional[types.FrameType] = top
-        while at is not None:
-            if at is frame:
-                return True
-            at = at.f_back
-    return False
+    return id(frame) in running_frames()
+
+
+def is_waiting_kind(kind: type) -> bool:
+    """Whether objects of this class have locals of their own."""
+    return kind is types.FrameType or any(kind is one for one in _RUNNING)
+
+
+def is_at_work(one: Any) -> bool:
+    """Whether a generator or a coroutine runs at this moment."""
+    return any(type(one) is kind and bool(getattr(one, name)) for kind, name in _RUNNING.items())
+
+
+def locals_of(frame: types.FrameType) -> List[Any]:
+    """What the locals of one of this thread's running functions are.
+
+    Up to Python 3.12 to ask makes a dict that would keep them all until the function returns, so it
+    is emptied; but not where the program may hold that dict, or where a debugger would write it
+    back: there nothing is asked. Modules and classes have no locals, but names."""
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        return []
+    if sys.version_info >= (3, 13):
+        return list(frame.f_locals.values())
+    if sys.gettrace() is not None or sys.getprofile() is not None or frame.f_trace is not None:
+        return []
+    if _asks_for_locals(code):
+        return []
+    names = frame.f_locals
+    found = list(names.values())
+    if sys.getrefcount(names) == 3:  # ours, the frame's, and the question's
+        names.clear()
+    return found
+
+
+def _asks_for_locals(code: types.CodeType) -> bool:
+    """Whether a function calls what gives it the dict of its locals."""
+    if _GIVES_LOCALS.isdisjoint(code.co_names):
+        return False
+    return any(one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in _GIVES_LOCALS
+               for one in dis.get_instructions(code))
+
+
+# ---- what an object holds -----------------------------------------------------------------------
+
+
+def can_refer(kind: type) -> bool:
+    """Whether objects of this class may hold others, as far as the collector is told."""
+    return bool(vars(type)["__flags__"].__get__(kind) & _HAS_REFERENCES)
+
+
+def kept_by_function(function: types.FunctionType) -> List[Any]:
+    """Its closure, its defaults and its attributes: not the globals that it sees."""
+    seen = function.__globals__
+    return [one for one in gc.get_referents(function) if one is not seen]
+
+
+def newest(obj: Any, most: int) -> Tuple[List[Any], bool]:
+    """What an object holds, and whether that is all: of a container that has more than so many
+    items those at its end, where it grows; of a deque those at both."""
+    size = length(obj)
+    if size is None or size <= most:
+        return gc.get_referents(obj), True
+    try:
+        if is_kind(obj, list):
+            return list.__getitem__(obj, slice(-most, None)), False
+        if is_kind(obj, tuple):
+            return list(tuple.__getitem__(obj, slice(-most, None))), False
+        return list(itertools.islice(_from_the_end(obj, most), most)), False
+    except RuntimeError:  # a finalizer, run by the collector in between, has changed it
+        return [], False
+
+
+def _from_the_end(obj: Any, most: int) -> Iterator[Any]:
+    if is_kind(obj, dict):
+        return reversed(dict.values(obj))
+    if is_kind(obj, collections.deque):
+        half = most // 2
+        return itertools.chain(
+            itertools.islice(collections.deque.__reversed__(obj), most - half),
+            itertools.islice(collections.deque.__iter__(obj), half))
+    kind = set if is_kind(obj, set) else frozenset
+    return kind.__iter__(obj)
 
 
 def closure_name(function: types.FunctionType, cell: Any) -> Optional[str]:

@@ -474,6 +474,17 @@ def test_answer_is_text_and_numbers():
     assert answer["text"].startswith("list 'outputs'")
 
 
+def test_to_ask_what_runs_keeps_no_frames():
+    gc.collect()
+    gc.disable()
+    try:
+        is_running = looking.is_running(sys._getframe())
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert is_running
+
+
 # ---- the budget
 
 
