@@ -111,82 +111,82 @@ def find_holder(blocks: Iterable[Tuple[int, int]], tensor_types: Sequence[type],
 
     `tensor_types` are the classes of tensors, those derived from them included; `address_of` gives
     the address of one's data, None where it has none. Never raises for what it meets."""
-    walk = _Walk(budget_seconds, clock)
+    begin = clock()
+    sought = _Sought(sorted(blocks), _all_subclasses(tensor_types), address_of)
     try:
-        found = walk.search(sorted(blocks), tensor_types, address_of)
+        found = _Walk(sought, _Hidden(), begin + budget_seconds, clock).search()
     except _OutOfTime:
         found = Holder("late")
-    return dataclasses.replace(found, seconds=clock() - walk.begin)
+    return dataclasses.replace(found, seconds=clock() - begin)
 
 
-class _Walk:
-    """One search. Whatever of its own holds the program's objects is hidden from it: such lists and
-    dicts pass through `own`, tuples of them are unpacked before the next walk."""
+@dataclasses.dataclass(frozen=True)
+class _Sought:
+    """What is looked for: tensors of exactly these classes, in these blocks."""
 
-    def __init__(self, budget_seconds: float, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.begin = clock()
-        self.deadline = self.begin + budget_seconds
-        self.scan_seconds = 0.0
+    blocks: List[Tuple[int, int]]
+    kinds: List[type]
+    address_of: Callable[[Any], Optional[int]]
+
+    def block_of(self, tensor: Any) -> Optional[int]:
+        """Which of the blocks a tensor lies in."""
+        return _block_of(self.blocks, self.address_of(tensor))
+
+
+
+class _Hidden:
+    """Whatever of the search holds the program's objects, and is hidden from its walks: such lists
+    and dicts pass through `own`, tuples of them are unpacked before the next walk."""
+
+    def __init__(self) -> None:
         self.owned: List[Any] = []  # kept to the end, so that their ids stay theirs
-        self.hidden: Set[int] = set()
-        self.known: Dict[int, List[Any]] = self.own({})  # referrers of one object, by its id
+        self.numbers: Set[int] = {id(self.owned)}
 
     def own(self, thing: Any) -> Any:
         """Hides a container of ours from the walks."""
         self.owned.append(thing)
-        self.hidden.add(id(thing))
+        self.numbers.add(id(thing))
         return thing
 
-    def search(self, blocks: List[Tuple[int, int]], tensor_types: Sequence[type],
-               address_of: Callable[[Any], Optional[int]]) -> Holder:
-        tensors, behind = self.tensors_in(blocks, tensor_types, address_of)
-        if not tensors:
-            return Holder("native", blocks_seen=len(blocks))
-        seen = len(set().union(*behind.values()))
-        container, child, count = self.climb(tensors, behind, seen)
-        if count == 0:
-            return Holder("none", blocks_seen=seen)
-        try:
-            answer = self.describe(container, child)
-        except _OutOfTime:
-            answer = Holder(_kind_name(container), items=looking.length(container),
-                            home=_LATE.text)
-        return dataclasses.replace(answer, blocks=count, blocks_seen=seen)
 
-    # ---- from blocks to tensors
+class _Search:
+    """From tensors to their container, and to where that lives. Those who derive from it know who
+    refers to whom."""
 
-    def tensors_in(self, blocks: List[Tuple[int, int]], tensor_types: Sequence[type],
-                   address_of: Callable[[Any], Optional[int]]) -> Tuple[_Level, _Behind]:
+    def __init__(self, sought: _Sought, hidden: _Hidden) -> None:
+        self.sought = sought
+        self.hidden = hidden
+        self.own = hidden.own
+
+    def referrers(self, sought: Iterable[Any]) -> List[Any]:
+        """What holds any of these, but for ourselves and functions that run."""
+        raise NotImplementedError
+
+    def holders_of(self, one: Any) -> List[Any]:
+        """The referrers of one object. Raises where there is no time to know them."""
+        raise NotImplementedError
+
+    def held(self, one: Any, numbers: Iterable[int]) -> Set[int]:
+        """Which of these objects one holds."""
+        raise NotImplementedError
+
+    # ---- from tensors to the container
+
+    def choose_tensors(self, by_block: Dict[int, List[int]],
+                       objects: _Level) -> Tuple[_Level, _Behind]:
         """Some tensors that lie in a few of the blocks, and in which."""
-        kinds = _all_subclasses(tensor_types)
-        began = self.begin_scan()
-        everything = gc.get_objects()
-        self.scan_seconds = self.clock() - began  # to list them takes as long as to go through them
-        candidates = _of_kinds(everything, kinds)
-        del everything
-        by_block: Dict[int, List[Any]] = {}
-        for count, one in enumerate(candidates):
-            if count % 1024 == 1023 and self.clock() > self.deadline:
-                raise _OutOfTime
-            block = _block_of(blocks, address_of(one))
-            if block is not None:
-                by_block.setdefault(block, []).append(one)
         chosen = _spread(sorted(by_block), BLOCKS_MAX)
         each = max(1, TENSORS_MAX // max(1, len(chosen)))
         tensors: _Level = self.own({})
         behind: _Behind = {}
         for block in chosen:
-            for one in by_block[block][:each]:
-                tensors[id(one)] = one
-                behind[id(one)] = {block}
+            for number in by_block[block][:each]:
+                tensors[number] = objects[number]
+                behind[number] = {block}
         return tensors, behind
 
-    # ---- from tensors to the container
-
-    def climb(self, level: _Level, behind: _Behind, seen: int) -> Tuple[Any, Any, int]:
+    def climb(self, level: _Level, behind: _Behind, want: int) -> Tuple[Any, Any, int]:
         """The container, what it holds on the way down, and how many blocks it is behind."""
-        want = max(min(2, seen), math.ceil(MOST * seen))
         container, child, count = None, None, 0
         met: Set[int] = set(behind)
         for _ in range(LEVELS_MAX):
@@ -213,7 +213,7 @@ class _Walk:
         blocks: _Behind = {}
         for one in self.referrers(level.values()):
             number = id(one)
-            held = level.keys() & map(id, gc.get_referents(one))
+            held = self.held(one, level.keys())
             if number in met or not held:
                 continue
             met.add(number)
@@ -221,32 +221,6 @@ class _Walk:
             children[number] = level[min(held)]
             blocks[number] = set().union(*(behind[below] for below in held))
         return found, children, blocks
-
-    # ---- walks over all objects
-
-    def begin_scan(self) -> float:
-        """Raises when a walk would end behind the deadline, as far as the last one tells."""
-        now = self.clock()
-        if now + self.scan_seconds > self.deadline or sys.getallocatedblocks() > ALLOCATIONS_MAX:
-            raise _OutOfTime
-        return now
-
-    def referrers(self, sought: Iterable[Any]) -> List[Any]:
-        """What holds any of these, but for ourselves and functions that run."""
-        objects: Tuple[Any, ...] = self.own(tuple(self.own(sought)))  # what is passed on, as it is
-        began = self.begin_scan()
-        found = self.own(gc.get_referrers(*objects))
-        self.scan_seconds = self.clock() - began
-        kept: List[Any] = self.own([one for one in found
-                                    if id(one) not in self.hidden and not _is_passing(one)])
-        return kept
-
-    def holders_of(self, one: Any) -> List[Any]:
-        """The referrers of one object. Asked twice, it is walked for once."""
-        number = id(one)
-        if number not in self.known:
-            self.known[number] = self.referrers([one])
-        return self.known[number]
 
     # ---- what a container is called, and where it lives
 
@@ -344,6 +318,86 @@ class _Walk:
         return _Home(4, text="a closure")
 
 
+class _Walk(_Search):
+    """Walks over all objects, as far as there is time."""
+
+    def __init__(self, sought: _Sought, hidden: _Hidden, deadline: float,
+                 clock: Callable[[], float]) -> None:
+        super().__init__(sought, hidden)
+        self.clock = clock
+        self.deadline = deadline
+        self.scan_seconds = 0.0
+        self.known: Dict[int, List[Any]] = self.own({})  # referrers of one object, by its id
+
+    def search(self) -> Holder:
+        tensors, behind = self.tensors()
+        if not tensors:
+            return Holder("native", blocks_seen=len(self.sought.blocks))
+        seen = len(set().union(*behind.values()))
+        container, child, count = self.climb(tensors, behind, _want(seen))
+        if count == 0:
+            return Holder("none", blocks_seen=seen)
+        try:
+            answer = self.describe(container, child)
+        except _OutOfTime:
+            answer = Holder(_kind_name(container), items=looking.length(container),
+                            home=_LATE.text)
+        return dataclasses.replace(answer, blocks=count, blocks_seen=seen)
+
+    # ---- from blocks to tensors
+
+    def tensors(self) -> Tuple[_Level, _Behind]:
+        """Some that lie in a few of the blocks, and in which."""
+        objects: _Level = self.own({})
+        by_block: Dict[int, List[int]] = {}
+        began = self.begin_scan()
+        everything = gc.get_objects()
+        self.scan_seconds = self.clock() - began  # to list them takes as long as to go through them
+        self.sort(everything, by_block, objects)
+        return self.choose_tensors(by_block, objects)
+
+    def sort(self, everything: List[Any], by_block: Dict[int, List[int]], objects: _Level) -> None:
+        """Sorts the tensors among objects by the blocks that they lie in. Empties the list."""
+        candidates = _of_kinds(everything, self.sought.kinds)
+        everything.clear()
+        for count, one in enumerate(candidates):
+            if count % 1024 == 1023 and self.clock() > self.deadline:
+                raise _OutOfTime
+            block = self.sought.block_of(one)
+            if block is not None:
+                objects[id(one)] = one
+                by_block.setdefault(block, []).append(id(one))
+
+    # ---- walks over all objects
+
+    def begin_scan(self) -> float:
+        """Raises when a walk would end behind the deadline, as far as the last one tells."""
+        now = self.clock()
+        if now + self.scan_seconds > self.deadline or sys.getallocatedblocks() > ALLOCATIONS_MAX:
+            raise _OutOfTime
+        return now
+
+    def referrers(self, sought: Iterable[Any]) -> List[Any]:
+        objects: Tuple[Any, ...] = self.own(tuple(self.own(sought)))  # what is passed on, as it is
+        began = self.begin_scan()
+        found = self.own(gc.get_referrers(*objects))
+        self.scan_seconds = self.clock() - began
+        kept: List[Any] = self.own([one for one in found
+                                    if id(one) not in self.hidden.numbers
+                                    and not _is_passing(one)])
+        return kept
+
+    def holders_of(self, one: Any) -> List[Any]:
+        """Asked twice, it is walked for once."""
+        number = id(one)
+        if number not in self.known:
+            self.known[number] = self.referrers([one])
+        return self.known[number]
+
+    def held(self, one: Any, numbers: Iterable[int]) -> Set[int]:
+        return set(numbers).intersection(map(id, gc.get_referents(one)))
+
+
 # ---- tensors in blocks --------------------------------------------------------------------------
 
 
@@ -426,6 +480,11 @@ def _is_top(one: Any) -> bool:
     if type(one) is types.FrameType or looking.is_kind(one, type, types.ModuleType):
         return True
     return looking.is_kind(one, dict) and looking.module_of(one) is not None
+
+
+def _want(seen: int) -> int:
+    """How many of the blocks that are looked at a holder is behind."""
+    return max(min(2, seen), math.ceil(MOST * seen))
 
 
 def _kind_name(one: Any) -> str:
