@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who keeps memory: the Python container behind blocks that grow.
 
-`find_holder` gets the blocks of a growing site and walks Python's references backwards from the
-tensors that lie in them, until one container is behind most of them. It runs once per growth, in
-the program's own thread, so it has a budget: every walk over all objects is begun only when the
-last one's time is still left. It keeps nothing alive (an answer is text and numbers), runs no code
-of the program's objects (`looking`), and knows no torch: what a tensor is, is told to it."""
+`find_holder` gets the blocks of a growing site and looks for the tensors that lie in them, then
+level by level for what holds these, until one container is behind most of them. There are two ways.
+The first goes down from what the program has at hand (`reaching`): it knows who holds whom as it
+comes by, and walks over nothing else. Where that decides nothing, the second walks Python's
+references backwards. It runs once per growth, in the program's own thread, so it has a budget:
+every walk over all objects is begun only when the last one's time is still left. It keeps nothing
+alive (an answer is text and numbers), runs no code of the program's objects (`looking`), and knows
+no torch: what a tensor is, is told to it."""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ import math
 import sys
 import time
 import types
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, cast
 
-from . import looking
+from . import looking, reaching
 
 BUDGET_SECONDS = 0.2
+REACH_SHARE = 1 / 3  # of the budget, for the way down
 BLOCKS_MAX = 6  # of the site's blocks that are looked at: more tell no more, and each costs
 TENSORS_MAX = 16
 FRONTIER_MAX = 24
@@ -29,6 +33,7 @@ LEVELS_MAX = 6
 NESTING_MAX = 3
 MOST = 0.6  # a container behind this share of the blocks is their holder
 ALLOCATIONS_MAX = 8_000_000  # Python's; beyond, one walk alone takes longer than the budget
+WAYS = ("down", "up")  # what is tried in turn
 
 _Level = Dict[int, Any]  # objects by their id
 _Behind = Dict[int, Set[int]]  # the blocks that are reached through an object, by its id
@@ -104,20 +109,30 @@ _LATE = _Home(9, text="a place not found in time")
 
 
 def find_holder(blocks: Iterable[Tuple[int, int]], tensor_types: Sequence[type],
-                address_of: Callable[[Any], Optional[int]], *,
+                address_of: Callable[[Any], Optional[int]], *, files: Iterable[str] = (),
                 budget_seconds: float = BUDGET_SECONDS,
                 clock: Callable[[], float] = time.perf_counter) -> Holder:
     """Finds what keeps the tensors in `blocks` (address, size in bytes).
 
     `tensor_types` are the classes of tensors, those derived from them included; `address_of` gives
-    the address of one's data, None where it has none. Never raises for what it meets."""
+    the address of one's data, None where it has none. `files` are those of the stack that made the
+    blocks: their modules' globals are looked at first, with those of the callers. Never raises for
+    what it meets."""
     begin = clock()
     sought = _Sought(sorted(blocks), _all_subclasses(tensor_types), address_of)
+    found: Optional[Holder] = None
+    hidden = _Hidden()
+    reach = None
     try:
-        found = _Walk(sought, _Hidden(), begin + budget_seconds, clock).search()
+        if "down" in WAYS:
+            down = _Look(sought, hidden, lambda: clock() > begin + REACH_SHARE * budget_seconds)
+            reach = down.reach
+            found = down.search(files)
+        if found is None and "up" in WAYS:
+            found = _Walk(sought, hidden, begin + budget_seconds, clock, reach).search()
     except _OutOfTime:
-        found = Holder("late")
-    return dataclasses.replace(found, seconds=clock() - begin)
+        pass
+    return dataclasses.replace(found or Holder("late"), seconds=clock() - begin)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +166,7 @@ class _Hidden:
 
 class _Search:
     """From tensors to their container, and to where that lives. Those who derive from it know who
-    refers to whom."""
+    refers to whom: `_Look` what was met on the way down, `_Walk` all."""
 
     def __init__(self, sought: _Sought, hidden: _Hidden) -> None:
         self.sought = sought
@@ -318,15 +333,76 @@ class _Search:
         return _Home(4, text="a closure")
 
 
+class _Look(_Search):
+    """The way down: what is met from the program's frames is all that is known."""
+
+    def __init__(self, sought: _Sought, hidden: _Hidden, is_over: Callable[[], bool]) -> None:
+        super().__init__(sought, hidden)
+        self.is_over = is_over
+        self.reach = reaching.Reach(len(sought.blocks), sought.kinds, sought.block_of, hidden.own)
+        self.is_all_known = True
+
+    def search(self, files: Iterable[str]) -> Optional[Holder]:
+        """The container that all of the way tells of; None where others may know better."""
+        self.reach.begin(files)
+        ask_at = 0
+        while self.reach.go_on(self.is_over):
+            if self.reach.visits < ask_at or not self.is_met():
+                continue
+            found = self.answer(0)
+            if found is not None or self.is_over():
+                return found
+            ask_at = self.reach.visits * 5 // 4 + reaching.CLOCK_PERIOD  # to describe costs, too
+        return self.answer(3) if self.is_met() else None
+
+    def is_met(self) -> bool:
+        """Whether enough of the blocks are."""
+        return len(self.reach.by_block) >= max(1, MOST * len(self.sought.blocks))
+
+    def answer(self, rank: int) -> Optional[Holder]:
+        """What is known by now, if it is a container of no higher rank, and where it lives is known
+        without a walk."""
+        by_block = self.reach.by_block
+        tensors, behind = self.choose_tensors(by_block, self.reach.nodes)
+        seen = len(set().union(*behind.values()))
+        # Blocks whose tensors are not met count as held by others.
+        want = math.ceil(_want(seen) * len(self.sought.blocks) / len(by_block))
+        container, child, count = self.climb(tensors, behind, want)
+        if count < want or _rank(container) > rank:
+            return None
+        self.is_all_known = True
+        try:
+            found = self.describe(container, child)
+        except _OutOfTime:
+            return None
+        return dataclasses.replace(found, blocks=count, blocks_seen=seen) if self.is_all_known \
+            else None
+
+    def referrers(self, sought: Iterable[Any]) -> List[Any]:
+        found = self.own({id(one): one for child in sought for one in self.reach.holders_of(child)})
+        return cast(List[Any], self.own(list(found.values())))
+
+    def holders_of(self, one: Any) -> List[Any]:
+        found: List[Any] = self.own(self.reach.holders_of(one))
+        if not found:  # a local, perhaps of others, too
+            self.is_all_known = False
+            raise _OutOfTime
+        return found
+
+    def held(self, one: Any, numbers: Iterable[int]) -> Set[int]:
+        return self.reach.held(one, numbers)
+
+
 class _Walk(_Search):
-    """Walks over all objects, as far as there is time."""
+    """The way up: walks over all objects, as far as there is time."""
 
     def __init__(self, sought: _Sought, hidden: _Hidden, deadline: float,
-                 clock: Callable[[], float]) -> None:
+                 clock: Callable[[], float], reach: Optional[reaching.Reach]) -> None:
         super().__init__(sought, hidden)
         self.clock = clock
         self.deadline = deadline
         self.scan_seconds = 0.0
+        self.reach = reach
         self.known: Dict[int, List[Any]] = self.own({})  # referrers of one object, by its id
 
     def search(self) -> Holder:
@@ -347,7 +423,12 @@ class _Walk(_Search):
     # ---- from blocks to tensors
 
     def tensors(self) -> Tuple[_Level, _Behind]:
-        """Some that lie in a few of the blocks, and in which."""
+        """Some that lie in a few of the blocks, and in which: those that the way down has met, if
+        they are in all of the blocks; else any."""
+        if self.reach is not None:
+            met = self.reach.kept_tensors()
+            if len(met) == len(self.sought.blocks):
+                return self.choose_tensors(met, self.reach.nodes)
         objects: _Level = self.own({})
         by_block: Dict[int, List[int]] = {}
         began = self.begin_scan()
@@ -388,10 +469,17 @@ class _Walk(_Search):
         return kept
 
     def holders_of(self, one: Any) -> List[Any]:
-        """Asked twice, it is walked for once."""
+        """Asked twice, it is walked for once. Where there is no time for that, what the way down
+        has met is known."""
         number = id(one)
         if number not in self.known:
-            self.known[number] = self.referrers([one])
+            try:
+                self.known[number] = self.referrers([one])
+            except _OutOfTime:
+                met = self.own([] if self.reach is None else self.reach.holders_of(one))
+                if not met:
+                    raise
+                self.known[number] = met
         return self.known[number]
 
     def held(self, one: Any, numbers: Iterable[int]) -> Set[int]:
@@ -457,7 +545,7 @@ def _spread(numbers: List[int], count: int) -> List[int]:
 
 def _is_passing(one: Any) -> bool:
     """What holds an object only while something runs: no container."""
-    if type(one) is types.FrameType and one.f_code.co_filename == __file__:
+    if type(one) is types.FrameType and one.f_code.co_filename in (__file__, reaching.__file__):
         return True
     waiting = _waiting(one)
     return waiting is not None and waiting[2]

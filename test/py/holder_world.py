@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of holders share: tensors that have an address only, a class that keeps them, and
-the search."""
+the search by each of its ways."""
 
 import gc
 import os
+import unittest.mock
 
 import pytest
 
@@ -35,10 +36,30 @@ def blocks(count):
     return [(NEXT[0] + i * SIZE, SIZE) for i in range(count)]
 
 
-def find(count, clock=lambda: 0.0, **more):
+def find_by(ways, count, clock=lambda: 0.0, **more):
     """Time stands still, but where a test turns the hands."""
-    return holders.find_holder(blocks(count), [FakeTensor], lambda tensor: tensor.address,
-                               clock=clock, **more)
+    with unittest.mock.patch.object(holders, "WAYS", ways):
+        return holders.find_holder(blocks(count), [FakeTensor], lambda tensor: tensor.address,
+                                   clock=clock, **more)
+
+
+def find(count):
+    """What both ways find: each by itself says the same, or the way down says nothing; and the way
+    up says it of young tensors and of old ones."""
+    found = find_by(("down", "up"), count)
+    assert find_by(("up",), count) == found
+    gc.collect()
+    assert find_by(("up",), count) == found
+    assert find_by(("down",), count) in (found, holders.Holder("late"))
+    return found
+
+
+def find_up(count, **more):
+    return find_by(("up",), count, **more)
+
+
+def find_down(count, **more):
+    return find_by(("down",), count, **more)
 
 
 def tensors(count):
