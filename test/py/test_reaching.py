@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 import types
+import weakref
 
 import pytest
-from holder_world import (Actor, FakeTensor, Hashed, Ticks, find, find_by, find_down,
-                          own_addresses, tensors)
+from holder_world import (Actor, FakeTensor, Hashed, Slotted, Ticks, find, find_by, find_down,
+                          find_up, kept_by_actor, own_addresses, tensors, touchy)
 
 from tidegate import holders, looking, reaching
 
@@ -131,6 +132,169 @@ def test_the_way_down_goes_through_generators():
     actor = Actor(lambda: wait_with(tensors(3)))
     next(actor.outputs)
     assert str(find_down(3)).startswith("list (3 items) in generator wait_with")
+
+
+class Nosy:
+    """Notices each question for an attribute."""
+
+    asked = []
+
+    def __getattr__(self, name):
+        Nosy.asked.append(name)
+        raise AttributeError(name)
+
+    @property
+    def trap(self):
+        raise AssertionError("a property was asked")
+
+
+class Liar(dict):
+    """A dict whose every method is the program's own."""
+
+    def refuse(self, *_):
+        raise AssertionError("a dict's method was called")
+
+    __iter__ = __len__ = __getitem__ = __contains__ = __reversed__ = __eq__ = refuse
+    keys = values = items = get = refuse
+    __hash__ = None
+
+
+def test_no_code_of_the_program_runs(touchy):
+    inner = touchy("Inner", (), {})()
+    object.__setattr__(inner, "kept", tensors(3))
+    slotted = Slotted()
+    slotted.kept = Liar(a=inner)
+    dict.update(slotted.kept, {i: None for i in range(1000)}, b=inner)
+    nosy = Nosy()
+    nosy.slotted = slotted
+    Nosy.asked.clear()
+    found = find_down(3)
+    assert (found.kind, found.name, found.items) == ("list", "kept", 3)
+    assert Nosy.asked == [] and nosy
+
+
+def test_the_program_s_locals_stay_as_they_are():
+    def look():
+        names = locals()
+        later = FakeTensor(0)
+        find_down(1)
+        assert later is not None
+        return names
+
+    assert look() == {}
+
+    def forget():
+        kept = Actor()
+        gone = weakref.ref(kept)
+        find_down(1)
+        del kept
+        return gone()
+
+    assert forget() is None
+
+
+@pytest.mark.parametrize("hook", [sys.settrace, sys.setprofile])
+def test_a_debugger_s_view_of_locals_is_left_alone(hook):
+    looked = []
+
+    def traced():
+        kept = tensors(2)
+        repr(kept)  # a call that is reported: kept is what a debugger would write back
+        return kept
+
+    def report(frame, event, _):
+        if frame.f_code is traced.__code__ and len(looked) < 8:
+            looked.append(event)
+            find_down(2)
+        return report
+
+    former = sys.gettrace(), sys.getprofile()
+    hook(report)
+    try:
+        assert len(traced()) == 2
+    finally:
+        sys.settrace(former[0])
+        sys.setprofile(former[1])
+    assert len(looked) > 2
+
+
+def test_nothing_met_is_kept_alive():
+    actor = Actor()
+    actor.beside = Actor()
+    actor.outputs.extend(tensors(3))
+    gone = [weakref.ref(one) for one in (actor, actor.beside, *actor.outputs)]
+    counts = [sys.getrefcount(one()) for one in gone]
+    assert find_down(3).name == "outputs"
+    assert [sys.getrefcount(one()) for one in gone] == counts
+    gc.disable()  # without the collector's help
+    try:
+        del actor
+        assert [one() for one in gone] == [None] * len(gone)
+    finally:
+        gc.enable()
+
+
+def test_no_garbage_is_left_to_the_collector():
+    kept = tensors(3)
+    gc.collect()
+    gc.disable()
+    try:
+        found = find_by(("down", "up"), 3)
+        is_running = looking.is_running(sys._getframe())
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert found.items == len(kept) and is_running
+
+
+def test_other_threads_may_change_what_is_looked_at():
+    actor = Actor()
+    actor.outputs.extend(tensors(3))
+    actor.table = dict.fromkeys(range(1000))
+    actor.crowd = set(range(1000))
+    stop = threading.Event()
+
+    def change():
+        number = 1000
+        while not stop.is_set():
+            number += 1
+            actor.table[number] = [number]
+            actor.crowd.add((number,))
+            actor.table.pop(number - 500, None)
+
+    thread = threading.Thread(target=change)
+    interval = sys.getswitchinterval()
+    thread.start()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert {find_down(3).name for _ in range(50)} == {"outputs"}
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        thread.join()
+
+
+def test_a_dict_that_changes_while_it_is_gone_through(monkeypatch):
+    table = dict.fromkeys(range(1000))
+
+    def from_the_end(_one, _most, real=reversed):
+        return (table.update(more=value) or value for value in real(table.values()))
+
+    monkeypatch.setattr(looking, "_from_the_end", from_the_end)
+    assert looking.newest(table, 100) == ([], False)
+
+
+def test_deep_and_cyclic_structures():
+    bottom = Actor()
+    bottom.outputs.extend(tensors(3))
+    top = bottom
+    for _ in range(5000):
+        top = {"below": [top]}
+        top["self"] = top
+    bottom.top = top
+    del bottom
+    assert find_down(3).name == "outputs"
+    assert find(3).name == "outputs" and top
 
 
 def test_what_is_met_is_not_described_at_each_level(monkeypatch):
