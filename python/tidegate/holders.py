@@ -33,6 +33,7 @@ LEVELS_MAX = 6
 NESTING_MAX = 3
 MOST = 0.6  # a container behind this share of the blocks is their holder
 ALLOCATIONS_MAX = 8_000_000  # Python's; beyond, one walk alone takes longer than the budget
+ALLOCATION_SECONDS = 25e-9  # of the first walk, for each; the next takes as long as the last
 WAYS = ("down", "up")  # what is tried in turn
 
 _Level = Dict[int, Any]  # objects by their id
@@ -423,18 +424,24 @@ class _Walk(_Search):
     # ---- from blocks to tensors
 
     def tensors(self) -> Tuple[_Level, _Behind]:
-        """Some that lie in a few of the blocks, and in which: those that the way down has met, if
-        they are in all of the blocks; else any."""
+        """Some that lie in a few of the blocks, and in which: those that the way down has met, or
+        young ones, where they are in all of the blocks; else any."""
+        all_blocks = len(self.sought.blocks)
         if self.reach is not None:
             met = self.reach.kept_tensors()
-            if len(met) == len(self.sought.blocks):
+            if len(met) == all_blocks:
                 return self.choose_tensors(met, self.reach.nodes)
         objects: _Level = self.own({})
         by_block: Dict[int, List[int]] = {}
-        began = self.begin_scan()
-        everything = gc.get_objects()
-        self.scan_seconds = self.clock() - began  # to list them takes as long as to go through them
-        self.sort(everything, by_block, objects)
+        for generation in (0, 1):
+            self.sort(gc.get_objects(generation=generation), by_block, objects)
+        if len(by_block) < all_blocks:
+            objects.clear()
+            by_block.clear()
+            began = self.begin_scan()
+            everything = gc.get_objects()
+            self.scan_seconds = self.clock() - began  # to go through them takes as long
+            self.sort(everything, by_block, objects)
         return self.choose_tensors(by_block, objects)
 
     def sort(self, everything: List[Any], by_block: Dict[int, List[int]], objects: _Level) -> None:
@@ -452,9 +459,12 @@ class _Walk(_Search):
     # ---- walks over all objects
 
     def begin_scan(self) -> float:
-        """Raises when a walk would end behind the deadline, as far as the last one tells."""
+        """Raises when a walk would end behind the deadline, as far as the last one tells; before
+        the first it is guessed."""
         now = self.clock()
-        if now + self.scan_seconds > self.deadline or sys.getallocatedblocks() > ALLOCATIONS_MAX:
+        allocations = sys.getallocatedblocks()
+        expected = self.scan_seconds or ALLOCATION_SECONDS * allocations
+        if now + expected > self.deadline or allocations > ALLOCATIONS_MAX:
             raise _OutOfTime
         return now
 

@@ -386,6 +386,21 @@ def test_tensors_that_were_met_are_not_sought_again(work):
     assert work.walks == 2 and len(kept) == 3  # for the list, and for its home
 
 
+def test_young_tensors_are_asked_for_first(work):
+    module = types.ModuleType("unlisted")
+    gc.collect()
+    gc.disable()
+    try:
+        module.cache = tensors(2)
+        assert find_up(2).name == "cache"
+        young = work.walks
+    finally:
+        gc.enable()
+    gc.collect()
+    assert find_up(2).name == "cache"
+    assert work.walks == 2 * young + 1
+
+
 def test_a_local_tensor_does_not_hide_who_keeps_another_of_its_block():
     module = types.ModuleType("unlisted")
     module.cache = tensors(1)
@@ -401,3 +416,8 @@ def test_some_of_the_blocks_do_not_speak_for_all():
     actor.outputs.extend(module.cache[4:])
     assert find_down(10).kind == "late"
     assert find(10).name == "cache"
+
+
+def test_the_first_walk_is_begun_only_if_it_is_likely_to_end(kept_by_actor, work, monkeypatch):
+    monkeypatch.setattr(holders, "ALLOCATION_SECONDS", 1.0)
+    assert find_up(4).kind == "late" and work.walks == 0
