@@ -115,7 +115,9 @@ class _Search:
             return None
         with self.counters.without_overrides():
             return holders.find_holder(blocks, self.counters.tensor_types(),
-                                       self.counters.address_of)
+                                       self.counters.address_of,
+                                       files=() if site is None else
+                                       [file for file, _, _ in site.stack])
 
     def close(self) -> None:
         """Ends our history, unless it is another's by now."""

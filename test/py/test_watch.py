@@ -150,6 +150,14 @@ def test_a_local_of_a_running_function(card, capfd):
     assert "kept by list (6 items) in a local of a running function" in capfd.readouterr().err
 
 
+def test_the_site_s_files_are_looked_at_first(card, monkeypatch):
+    asked = []
+    monkeypatch.setattr(holders, "find_holder", lambda *_, files: asked.append(files) or
+                        holders.Holder("native"))
+    run(Actor(card), 6)
+    assert len(asked) == 1 and asked[0][0] == __file__
+
+
 def test_blocks_without_python_objects(card, capfd):
     actor = Actor(card)
     native = []
