@@ -59,7 +59,7 @@ struct tg_tenant_view {
     uint32_t device;     /* index into devices */
     uint32_t id;         /* of its process's ledger: see tg_tenant_id */
     uint32_t mode;       /* enum tg_mode; as it noted, as the next two */
-    uint32_t is_starting;
+    uint32_t is_starting; /* up */
     char seams[TG_TENANT_SEAMS_BYTES];
     uint64_t asked_bytes; /* a peer has asked it for so many, and it has not looked yet */
     uint32_t is_dead;    /* gone, its bytes not yet back: occupied_bytes of its tags are orphaned */
@@ -158,7 +158,7 @@ TG_API uint32_t tg_tenant_id(const struct tg_tenant *tenant);
  * for. What is reserved is either committed or cancelled. Errors: TG_ENOFIT (not in time: who holds
  * it is in tg_tenant_shortfall), TG_ENEVERFITS (more than the device has beside what this tenant
  * holds itself), TG_ECYCLE (each of several tenants waits for what another waiting one holds), both
- * at once; TG_ESTARTING (a peer was starting up all the time: see tg_tenant_note; only where it
+ * at once; TG_ESTARTING (a peer had others keep still all the time: enum tg_start; only where it
  * waits); -EINVAL; TG_EFULL (more tags than fit). Who has to wait asks its peers as tg_tenant_ask
  * does. Cost: about 1 µs when nobody waits. */
 TG_API TG_MUST_USE int tg_tenant_reserve(struct tg_tenant *tenant, const char *tag,
@@ -203,12 +203,21 @@ TG_API void tg_tenant_declare(struct tg_tenant *tenant, const char *tag, uint64_
  * for it. Errors: TG_EHELD, TG_EMOTION, the gauge's. */
 TG_API TG_MUST_USE int tg_tenant_measure(struct tg_tenant *tenant);
 
-/* What a tenant says of itself. While it starts up it sizes itself by the device's free memory,
- * which must neither fall nor rise: others' requests that may wait do, up to their deadlines, and
- * so do their sleeps (tg_tenant_check_quiet). A dead one does not start. */
+/* Why others keep still. */
+enum tg_start {
+    TG_START_NONE,
+    TG_START_UP,    /* sizes itself by the device's free memory, which must neither fall nor rise:
+                     * others' requests that may wait do, up to their deadlines, and so do their
+                     * sleeps (tg_tenant_check_quiet) */
+    TG_START_GIVING /* gives memory back and measures what: free memory must not fall, so others'
+                     * requests that may wait do; their sleeps do not, else two that give at once
+                     * would wait for each other */
+};
+
+/* What a tenant says of itself. A dead one does not start. */
 struct tg_tenant_note {
-    uint32_t mode; /* enum tg_mode */
-    uint32_t is_starting;
+    uint32_t mode;        /* enum tg_mode */
+    uint32_t is_starting; /* enum tg_start */
     char seams[TG_TENANT_SEAMS_BYTES]; /* for people: "verl 0.9.1: 4 of 4"; may be "" */
 };
 /* Cannot fail: a store in the tenant's own slot. */

@@ -20,6 +20,7 @@ TENANT_SEAMS_BYTES = 48
 TAG_NAME_BYTES = 32
 MODES = ("none", "off", "observe", "on")
 MODE_NONE, MODE_OFF, MODE_OBSERVE, MODE_ON = range(len(MODES))
+START_NONE, START_UP, START_GIVING = range(3)
 RECEIPT_ITEMS = 24
 BACKUP_NONE, BACKUP_HOST = range(2)
 STOPS = ("goes on", "target met", "nothing left", "no progress", "deadline")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from ctypes import POINTER, byref, c_uint8, c_uint32, c_uint64, c_void_p, cast
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional, Tuple
@@ -22,6 +23,9 @@ from .locks import ForkSafeLock
 # figure changes seldom: contexts and libraries grow at the first use of a kernel.
 OUTSIDE = "context and libraries"
 OUTSIDE_KEPT_SECONDS = 10.0
+
+_WAKES_SECONDS = 2.0  # for which a peer's wake between its reservation and its memory is waited for
+_LOOK_SECONDS = 0.002
 
 _lock = ForkSafeLock()
 
@@ -181,6 +185,7 @@ class Tenant:
         self.id: int = library.call("tg_tenant_id", handle)
         self._seams = ""
         self._starts = 0
+        self._gifts = 0
         self.note_mode()
 
     def declare(self, tag: str, occupied_bytes: int, returnable_bytes: int = 0) -> None:
@@ -204,10 +209,34 @@ class Tenant:
             self._starts += by
             self.note_mode()
 
+    def begin_giving(self, by: int = 1) -> None:
+        """Marks that memory is given back and measured: nobody wakes on the device meanwhile. by=-1
+        is the end; they nest."""
+        with _lock:
+            self._gifts += by
+            self.note_mode()
+
+    def let_wakes_end(self) -> None:
+        """Waits until what others have reserved is taken, at most two seconds. Without a word where
+        the ledger cannot be read: then nobody knows."""
+        deadline = time.monotonic() + _WAKES_SECONDS
+        with contextlib.suppress(errors.TidegateError):
+            while self._has_wakes() and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECONDS)
+
+    def _has_wakes(self) -> bool:
+        view = _read_from(self.ledger)
+        others = [_tenant(view, row) for row in view.tenants[:view.tenant_count]]
+        return any(tag.reserved_bytes > 0 for other in others for tag in other.tags
+                   if other.device == self.device.uuid and not other.is_dead
+                   and not is_self(other))
+
     def note_mode(self) -> None:
         """The mode as it is now, with all else that was noted."""
         said = self._seams.encode("ascii", "replace")[:abi.TENANT_SEAMS_BYTES - 1]
-        note = abi.tg_tenant_note(abi.MODES.index(modes.mode()), self._starts > 0, said)
+        start = (abi.START_UP if self._starts > 0 else
+                 abi.START_GIVING if self._gifts > 0 else abi.START_NONE)
+        note = abi.tg_tenant_note(abi.MODES.index(modes.mode()), start, said)
         library.call("tg_tenant_note", self.handle, byref(note))
 
     def ask(self, size_bytes: int) -> int:
@@ -286,11 +315,8 @@ def is_self(tenant: TenantStatus) -> bool:
     return mine is not None and mine.id == tenant.id
 
 
-@contextlib.contextmanager
-def starting(device: Optional[str] = None) -> Iterator[None]:
-    """Around a start-up that sizes itself by the device's free memory, such as an engine's: peers
-    neither wake nor sleep meanwhile. device: "cuda:0", …; None: the current card. Without a usable
-    ledger it does nothing. Raises NoDevice, TorchMissing, BadValue, LibraryMissing."""
+def _named(device: Optional[str]) -> Optional[Tenant]:
+    """This process on the device of this URI; None: on the current card."""
     library.functions()
     if device is None:
         where = card.require()
@@ -298,7 +324,15 @@ def starting(device: Optional[str] = None) -> Iterator[None]:
             raise errors.NoDevice(0, "torch has not started CUDA in this process: name the device "
                                   "that starts up, as in starting(\"cuda:0\")")
         device = f"cuda:{where.index}"
-    mine = tenant(devices.device(device))
+    return tenant(devices.device(device))
+
+
+@contextlib.contextmanager
+def starting(device: Optional[str] = None) -> Iterator[None]:
+    """Around a start-up that sizes itself by the device's free memory, such as an engine's: peers
+    neither wake nor sleep meanwhile. device: "cuda:0", …; None: the current card. Without a usable
+    ledger it does nothing. Raises NoDevice, TorchMissing, BadValue, LibraryMissing."""
+    mine = _named(device)
     if mine is None:
         yield
         return
@@ -307,6 +341,23 @@ def starting(device: Optional[str] = None) -> Iterator[None]:
         yield
     finally:
         mine.begin_start(-1)
+
+
+@contextlib.contextmanager
+def giving(device: Optional[str] = None) -> Iterator[None]:
+    """Around giving memory back and measuring what came: free memory must not fall meanwhile, so
+    peers' wakes that are under way are waited for, and none begins; they may sleep. Else as
+    starting."""
+    mine = _named(device)
+    if mine is None:
+        yield
+        return
+    mine.begin_giving()
+    try:
+        mine.let_wakes_end()
+        yield
+    finally:
+        mine.begin_giving(-1)
 
 
 def _note_mode() -> None:

@@ -38,7 +38,7 @@ struct tg__tenant_row {
     uint64_t wait_bytes, wait_since_ns, wait_deadline_ns, arrival;
     uint64_t dead_since_ns, unattributed_before_bytes; /* of the dead: see admit.h */
     uint32_t mode; /* enum tg_mode */
-    uint32_t is_starting;
+    uint32_t is_starting; /* enum tg_start */
     char seams[TG_TENANT_SEAMS_BYTES];
     struct tg__tag_row tags[TG_TENANT_TAGS];
 };

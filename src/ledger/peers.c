@@ -23,7 +23,8 @@ void tg_tenant_note(struct tg_tenant *tenant, const struct tg_tenant_note *note)
         struct tg__tenant_row *row = &tenant->row;
 
         row->mode = note->mode;
-        row->is_starting = note->is_starting != 0;
+        row->is_starting = note->is_starting == TG_START_GIVING ? TG_START_GIVING
+                                                                : note->is_starting != 0;
         memset(row->seams, 0, sizeof row->seams);
         memcpy(row->seams, note->seams, strnlen(note->seams, sizeof row->seams - 1));
         tg__tenant_publish(tenant);
@@ -108,7 +109,7 @@ static bool is_start_on(const struct tg_tenant *tenant, struct tg__tenant_row *r
     uint32_t at = 0;
 
     while ((slot = next_peer(tenant, &at, row)) != NULL) {
-        if (row->is_starting != 0 &&
+        if (row->is_starting == TG_START_UP &&
             tg__shmfile_is_alive(file, atomic_load_explicit(&slot->ticket, memory_order_acquire)))
             return true;
     }

@@ -136,6 +136,7 @@ static int decide(struct tg_tenant *tenant, const struct tg__ask *ask,
         survey->driver.created_before;
     self = &survey->claims[survey->self];
     self->wait_bytes = ask->size_bytes;
+    self->is_starting = tenant->row.is_starting == TG_START_UP;
     if (ask->deadline_ns == 0 || !tenant->row.is_waiting)
         self->arrival = UINT64_MAX; /* after all who wait */
     input = (struct tg__admit_input){.now_ns = tg__clock_ns(),

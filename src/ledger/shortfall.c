@@ -133,9 +133,12 @@ static void tell_starting(struct text *text, const struct tg_tenant *tenant,
                           const struct tg__ask *ask, const struct tg__admit_output *answer) {
     char name[NAME_BYTES];
 
-    tg__row_name(&tenant->survey->rows[answer->other], name, sizeof name);
-    append(text, "%s (%s) has to wait: " TG__STARTING, ask->tag, tg__amount(ask->size_bytes).text,
-           name);
+    const struct tg__tenant_row *row = &tenant->survey->rows[answer->other];
+
+    tg__row_name(row, name, sizeof name);
+    append(text, row->is_starting == TG_START_UP ? "%s (%s) has to wait: " TG__STARTING
+                                                 : "%s (%s) has to wait: " TG__GIVING,
+           ask->tag, tg__amount(ask->size_bytes).text, name);
 }
 
 static void tell_cycle(struct text *text, const struct tg_tenant *tenant,

@@ -87,8 +87,9 @@ struct tg__ask {
 int tg__shortfall_tell(struct tg_tenant *tenant, const struct tg__ask *ask,
                        const struct tg__admit_output *answer, int status);
 
-/* For a sentence about NAME, who starts up. */
+/* For a sentence about NAME, for whom others keep still. */
 #define TG__STARTING "%s is starting up, and nobody wakes or sleeps on its device meanwhile"
+#define TG__GIVING "%s gives memory back, and nobody wakes on its device until it is done"
 
 /* "61.0 GiB", "4.5 MiB", "17 bytes". */
 struct tg__amount {

@@ -33,7 +33,7 @@ static void tenant_view(const struct tg__tenant_row *row, struct tg_tenant_view 
     view->pid = row->pid;
     view->device = row->device;
     view->mode = row->mode <= TG_MODE_ON ? row->mode : TG_MODE_NONE;
-    view->is_starting = row->is_starting != 0;
+    view->is_starting = row->is_starting == TG_START_UP;
     copy_text(view->seams, row->seams, sizeof view->seams);
     view->is_dead = row->state == TG__ROW_DEAD;
     view->is_waiting = row->is_waiting != 0;

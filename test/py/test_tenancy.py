@@ -9,8 +9,8 @@ import pytest
 
 DEVICE = "host:capacity=64MiB,name=tenancy"
 BEGIN = f"""
-import json, os, subprocess, sys, tidegate
-from tidegate import devices, tenancy
+import json, os, select, subprocess, sys, tidegate
+from tidegate import devices, library, tenancy
 device = devices.device({DEVICE!r})
 mine = tenancy.tenant(device)
 MIB = 1 << 20
@@ -126,6 +126,43 @@ print(tidegate.wake("kv_cache").gained_bytes // MIB)
     said, woken = result.out.splitlines()
     assert "vllm" in said and "start" in said
     assert woken == "2"
+
+
+def test_a_peer_may_sleep_but_not_wake_while_another_gives(python):
+    result = python(BEGIN + f"""
+tag = tidegate.tag("kv_cache", device={DEVICE!r})
+block = tag.alloc(2 * MIB)
+GIVER = '''
+import sys
+from tidegate import tenancy
+with tenancy.giving({DEVICE!r}):
+    print("giving", flush=True)
+    sys.stdin.read()
+'''
+# What is reserved, and not yet taken, is waited for.
+library.call("tg_tenant_reserve", mine.handle, b"optimizer", 4 * MIB, 0)
+giver = subprocess.Popen([sys.executable, "-c", GIVER], stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, env=dict(os.environ, TIDEGATE_NAME="vllm"))
+try:
+    while True:
+        library.call("tg_tenant_reserve", mine.handle, b"live", MIB, 1)
+        library.call("tg_tenant_cancel", mine.handle, b"live", MIB)
+except tidegate.Busy:
+    print(select.select([giver.stdout], [], [], 0)[0])
+library.call("tg_tenant_cancel", mine.handle, b"optimizer", 4 * MIB)
+assert giver.stdout.readline() == b"giving\\n"
+print(tidegate.sleep("kv_cache").gained_bytes // MIB)
+try:
+    tidegate.wake("kv_cache", timeout=0.05)
+except tidegate.Busy as problem:
+    print(problem)
+giver.communicate()
+print(tidegate.wake("kv_cache").gained_bytes // MIB)
+""")
+    assert result.status == 0, result.err
+    waited, slept, said, woken = result.out.splitlines()
+    assert waited == "[]" and slept == woken == "2"
+    assert "vllm gives memory back, and nobody wakes" in said
 
 
 def test_peers_are_asked_and_see_it_at_their_next_look(python):

@@ -289,6 +289,28 @@ START_TEST(nobody_wakes_while_a_peer_starts_up) {
 }
 END_TEST
 
+/* Two that give at once do not wait for each other. */
+START_TEST(nobody_wakes_while_a_peer_gives_and_everybody_may_sleep) {
+    start_up(rollout, TG_START_GIVING);
+    start_up(trainer, TG_START_GIVING);
+    ck_ok(tg_tenant_check_quiet(trainer, 0));
+    ck_ok(tg_tenant_check_quiet(rollout, 0));
+    start_up(trainer, 0);
+    ck_assert_int_eq(tg_tenant_reserve(trainer, "optimizer", GIB, 20), TG_ESTARTING);
+    ck_says("optimizer (1.0 GiB) has to wait: rollout gives memory back, and nobody wakes");
+    ck_assert_uint_eq(look_at(ledger, "rollout")->is_starting, 0);
+    ck_ok(tg_tenant_reserve(trainer, "live", GIB, 0));
+    /* Who gives is held up by a start as anybody. */
+    start_up(trainer, 1);
+    ck_assert_int_eq(tg_tenant_check_quiet(rollout, 0), TG_ESTARTING);
+    ck_assert_int_eq(tg_tenant_reserve(rollout, "weights", GIB, 20), TG_ESTARTING);
+    start_up(trainer, 0);
+    ck_ok(tg_tenant_reserve(rollout, "weights", GIB, 20));
+    start_up(rollout, 0);
+    ck_ok(tg_tenant_reserve(trainer, "optimizer", GIB, 20));
+}
+END_TEST
+
 START_TEST(a_start_elsewhere_holds_nobody_up) {
     static const uint8_t other_uuid[16] = "another card";
     struct tg_tenant_params params = on_card(card, "elsewhere");
@@ -532,6 +554,7 @@ int main(void) {
     tcase_add_test(cases, a_gauge_that_fails_measures_nothing);
     tcase_add_test(cases, notes_are_seen);
     tcase_add_test(cases, nobody_wakes_while_a_peer_starts_up);
+    tcase_add_test(cases, nobody_wakes_while_a_peer_gives_and_everybody_may_sleep);
     tcase_add_test(cases, a_start_elsewhere_holds_nobody_up);
     tcase_add_test(cases, quiet_is_waited_for);
     tcase_add_test(cases, the_end_of_a_start_lets_waiters_go);
