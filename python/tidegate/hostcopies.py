@@ -160,6 +160,21 @@ class HostCopies:
                 at += _room(size)
             return made
 
+    def copy(self, pairs: Iterable[Tuple[Any, Any]]) -> None:
+        """From the second into the first of each pair, which `like` has made, and waits for it all.
+        Raises DeviceFailed, Forked."""
+        with self._lock:
+            torch, place = self._begin(), self._place
+            with torch.no_grad(), _device_errors(torch):
+                for to, of in pairs:
+                    to.copy_(of.data, non_blocking=True)
+                if place is not None:
+                    place.wait()
+
+    def holds(self, tensor: Any) -> bool:
+        """Whether the tensor looks into memory of these copies."""
+        return self._is_ours(torch_storages.local_of(tensor))
+
     @property
     def size_bytes(self) -> int:
         """Host memory that this has now, in use or kept for the next round."""

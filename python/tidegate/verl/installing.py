@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from .. import arrivals, modes
-from . import handover, process, seaming, steps, versions, waking
+from . import handover, offloading, process, seaming, steps, versions, waking
 
 MAKERS: seaming.Makers = {
     "aggressive_empty_cache": handover.helper,
@@ -14,12 +14,21 @@ MAKERS: seaming.Makers = {
     versions.RESUME: waking.resuming,
     versions.STEP: steps.handing,
     versions.SERVER: steps.serving,
+    "offload_fsdp_model_to_cpu": offloading.fsdp_model_out,
+    "load_fsdp_model_to_gpu": offloading.fsdp_model_in,
+    "offload_fsdp_optimizer": offloading.fsdp_optimizer_out,
+    "load_fsdp_optimizer": offloading.fsdp_optimizer_in,
+    "offload_megatron_model_to_cpu": offloading.megatron_model_out,
+    "load_megatron_model_to_gpu": offloading.megatron_model_in,
+    "offload_megatron_optimizer": offloading.megatron_optimizer_out,
+    "load_megatron_optimizer": offloading.megatron_optimizer_in,
 }
 
 
 def begin(version_text: str) -> None:
     """Installs what is loaded, and watches for the rest until the mode becomes off."""
-    process.SEAMING = seaming.Seaming(version_text, MAKERS)
+    asked = (versions.OFFLOAD,) if offloading.is_asked() else ()
+    process.SEAMING = seaming.Seaming(version_text, MAKERS, asked)
     modes.when_changed(_changed)
     process.SEAMING.begin()
 

@@ -26,12 +26,14 @@ Makers = Mapping[str, Maker]  # by the last name of the function, else by its se
 
 
 class Seaming:
-    """The seams of this process. The lock guards what was found and what is missing."""
+    """The seams of this process. The lock guards what was found and what is missing. asked: see
+    versions.targets."""
 
-    def __init__(self, version_text: str, makers: Makers) -> None:
+    def __init__(self, version_text: str, makers: Makers, asked: Tuple[str, ...] = ()) -> None:
         self.version_text = version_text
         self.version = versions.parse(version_text)
         self.makers = makers
+        self.asked = asked
         self.lock = threading.Lock()
         self.found: Set[str] = set()  # names of seams, as in versions
         self.missing: Set[str] = set()
@@ -41,7 +43,7 @@ class Seaming:
 
     def begin(self) -> None:
         """Installs what is loaded, and expects the rest."""
-        wanted = versions.targets(self.version)
+        wanted = versions.targets(self.version, self.asked)
         if not wanted:
             seams.warn_once("verl version", f"verl {self.version_text} has no seams known here: "
                             f"{_dotted(versions.OLDEST)} and newer have. Nothing is replaced")

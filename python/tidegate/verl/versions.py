@@ -18,6 +18,8 @@ ALLOCATOR = "allocator settings"  # expandable segments on and off
 RESUME = "resume"  # the trainer asks the engine to wake tags
 STEP = "step"  # weights are handed to the engine, once a step
 SERVER = "server"  # the engine's server falls asleep and wakes
+OFFLOAD = "offload"  # models and optimizers go to host memory and come back
+ASKED = (OFFLOAD,)  # seams that only a user's own word brings
 
 OLDEST: Version = (0, 6, 1)
 NEWEST_TRIED: Version = (0, 9, 1)
@@ -53,6 +55,13 @@ _SGLANG = "verl.workers.rollout.sglang_rollout."
 _VLLM = "verl.workers.rollout.vllm_rollout."
 _WORKER = "ActorRolloutRefWorker."
 
+_MOVERS = {
+    "fsdp_utils": ("offload_fsdp_model_to_cpu", "load_fsdp_model_to_gpu",
+                   "offload_fsdp_optimizer", "load_fsdp_optimizer"),
+    "megatron_utils": ("offload_megatron_model_to_cpu", "load_megatron_model_to_gpu",
+                       "offload_megatron_optimizer", "load_megatron_optimizer"),
+}
+
 TARGETS: Tuple[Target, ...] = (
     Target(HAND_OVER, "verl.utils.memory_utils", "aggressive_empty_cache"),
     Target(HAND_OVER, PLATFORM_MODULE, "PlatformCUDA.device_module", since=PLATFORM_SINCE),
@@ -80,6 +89,8 @@ TARGETS: Tuple[Target, ...] = (
     Target(SERVER, _VLLM + "vllm_async_server", "vLLMHttpServerBase.wake_up", until=(0, 7, 1)),
     Target(SERVER, _VLLM + "vllm_async_server", "vLLMHttpServer.sleep", since=(0, 7, 1)),
     Target(SERVER, _VLLM + "vllm_async_server", "vLLMHttpServer.wake_up", since=(0, 7, 1)),
+    *(Target(OFFLOAD, "verl.utils." + module, name, since=(0, 7, 1))
+      for module, names in _MOVERS.items() for name in names),
 )
 
 
@@ -94,9 +105,11 @@ def parse(text: str) -> Version:
     return tuple(parts)
 
 
-def targets(version: Version) -> Tuple[Target, ...]:
-    """What this version of verl should have, none for one older than the oldest."""
+def targets(version: Version, asked: Tuple[str, ...] = ()) -> Tuple[Target, ...]:
+    """What this version of verl should have, none for one older than the oldest. asked: which of
+    the seams in ASKED are wanted, too."""
     if version < OLDEST:
         return ()
     return tuple(target for target in TARGETS
-                 if target.since <= version and (target.until is None or version < target.until))
+                 if (target.seam not in ASKED or target.seam in asked)
+                 and target.since <= version and (target.until is None or version < target.until))
