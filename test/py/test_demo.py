@@ -44,10 +44,10 @@ def running(tidegate, place):
     """running(*args) -> a demo that has begun, as Popen; ended after the test in any case."""
     begun = []
 
-    def call(*args, **kw):
+    def call(*args, env=None, **kw):
         child = subprocess.Popen([tidegate.program, "demo", *args], stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, text=True,
-                                 env=clean_env(TIDEGATE_DIR=str(place)), **kw)
+                                 env=clean_env(**{"TIDEGATE_DIR": str(place), **(env or {})}), **kw)
         begun.append(child)
         return child
 
@@ -71,13 +71,18 @@ def is_side(pid):
         return False
 
 
-def sides(supervisor):
-    """The pids of a demo's two processes that live now."""
+def children(pid):
+    """The pids of a process's children that live now."""
     try:
-        words = pathlib.Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+        words = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-    return [int(word) for word in words if is_side(word)]
+    return [int(word) for word in words]
+
+
+def sides(supervisor):
+    """The pids of a demo's two processes that live now."""
+    return [pid for pid in children(supervisor) if is_side(pid)]
 
 
 MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) ([0-9a-f]+) (\S+) (\d+) +/memfd:",
@@ -184,12 +189,17 @@ def test_named_device_is_shared_and_stays(tidegate, place):
 
 # ---- on a card, or what stands for its driver
 
-def on_standin(tidegate, place, *args, **env):
-    """A demo whose driver is the one that stands in."""
+def standin_env(tidegate, place, driver="capacity=256MiB"):
+    """Variables with which the driver is the one that stands in."""
     build = pathlib.Path(tidegate.program).resolve().parents[1]
-    return tidegate("demo", "--json", "--steps", "2", *SMALL, *args, env={
-        "TIDEGATE_DIR": str(place), "LD_LIBRARY_PATH": str(build / "test" / "standin"),
-        "TIDEGATE_STANDIN": "capacity=256MiB", **env})
+    return {"TIDEGATE_DIR": str(place), "LD_LIBRARY_PATH": str(build / "test" / "standin"),
+            "TIDEGATE_STANDIN": driver}
+
+
+def on_standin(tidegate, place, *args, **env):
+    """A demo over that driver."""
+    return tidegate("demo", "--json", "--steps", "2", *SMALL, *args,
+                    env={**standin_env(tidegate, place), **env})
 
 
 @pytest.mark.parametrize("args", [(), ("--device", "cuda:0")])
@@ -218,6 +228,18 @@ def test_driver_that_will_not_do(tidegate, place, driver, words):
     result = on_standin(tidegate, place, "--device", "cuda:0", TIDEGATE_STANDIN=driver)
     assert result.status == 2 and result.out == ""
     assert words in result.err and len(result.err.splitlines()) == 1
+
+
+def test_the_look_at_a_card_is_killed(running, tidegate, place):
+    """Here in a driver that never answers: it is said how the look ended, and nothing is left."""
+    child = running("--device", "cuda:0", *SMALL,
+                    env=standin_env(tidegate, place, "capacity=256MiB,hang=1"))
+    assert wait_for(lambda: children(child.pid) != [])
+    os.kill(children(child.pid)[0], signal.SIGKILL)
+    out, err = child.communicate(timeout=20)
+    assert child.returncode == 2 and out == ""
+    assert err == ("tidegate: --device cuda:0: the process that looked at it ended by itself "
+                   "(signal 9)\n")
 
 
 # ---- seen from outside
