@@ -199,3 +199,55 @@ def test_samples_are_read_back():
     samples = load("memory_samples")
     assert samples.parsed("12.340 1000 77=400 78=0") == (12.34, 1000, {77: 400, 78: 0})
     assert samples.parsed("12.340 1000") == (12.34, 1000, {})
+
+
+# ---- offloading ----------------------------------------------------------------------------------
+
+def moved(way, out_s, rss, **more):
+    """Six rounds of 12 GiB; out_s: seconds of the first and of each later one."""
+    size = 12 << 30
+    return {"way": way, "bytes": size, "wrong": 0, "rounds": [[out_s[0], 0.25]] + [[out_s[1], 0.25]]
+            * 5, "grown": {"VmRSS": int(rss * size), "VmPin": 0, "available": size}, **more}
+
+
+def offloaded(**changed):
+    ours = {**moved("tidegate", (1.0, 0.24), 1.001), "size_bytes": 12 << 30, "is_pinned": True,
+            "plain_copies": [0.235, 0.24], "starved": {"said": "no", "stayed": True, "same": True},
+            **changed}
+    plain, pinned = moved("plain", (9.0, 8.0), 0.0), moved("pinned", (12.0, 0.235), 1.9)
+    return by_name(load("offload").rows_of({"tidegate": ours, "plain": plain, "pinned": pinned}))
+
+
+def test_offloading_is_measured_by_its_later_rounds(capsys):
+    rows = offloaded()
+    assert {name: row["pass"] for name, row in rows.items() if row["pass"] is not None} == {
+        "offload: out, later rounds": True, "offload: back, later rounds": True,
+        "offload: host memory": True, "offload: host memory, as the kernel has it": True,
+        "offload: pinned": True, "offload: a load that lacks memory": True,
+        **{f"{way}: tensors that came back otherwise": True
+           for way in ("tidegate", "plain", "pinned")}}
+    assert rows["offload: out, later rounds"]["value"] == pytest.approx(0.235 / 0.24)
+    assert rows["offload: out, first round, beside plain"]["value"] == pytest.approx(9)
+    assert rows["pinned: host memory"]["value"] == pytest.approx(1.9)
+
+
+@pytest.mark.parametrize("changed, name", [
+    (moved("tidegate", (0.1, 0.26), 1.001), "offload: out, later rounds"),
+    (moved("tidegate", (0.1, 0.24), 1.03), "offload: host memory, as the kernel has it"),
+    ({"size_bytes": 13 << 30}, "offload: host memory"),
+    ({"is_pinned": False}, "offload: pinned"),
+    ({"wrong": 1}, "tidegate: tensors that came back otherwise"),
+    ({"starved": {"said": "no", "stayed": False, "same": True}},
+     "offload: a load that lacks memory"),
+    ({"starved": {"said": None, "stayed": True, "same": True}},
+     "offload: a load that lacks memory"),
+])
+def test_offloading_that_misses_is_said(capsys, changed, name):
+    assert [row["name"] for row in offloaded(**changed).values() if row["pass"] is False] == [name]
+
+
+def test_losses_of_fsdp_that_differ_are_counted(capsys):
+    alone = {"losses": ["1", "2", "3", "4"], "left": []}
+    moved_ = {"losses": ["1", "2", "3", "5"], "left": [0.1]}
+    rows = load("offload").fsdp_rows({"fsdp2": (alone, alone), "fsdp1": (alone, moved_)})
+    assert [(row["value"], row["pass"]) for row in rows] == [(0, True), (1, False)]
