@@ -53,7 +53,7 @@ check-verl:
 	@tools/configure $(BUILD) -Dtests=enabled
 	@ninja --quiet -C $(BUILD)
 	@TIDEGATE_TEST_TORCH=1 $(python) -m pytest test/py/test_verl_seams.py \
-	    test/py/test_verl_versions.py test/py/test_torch_names.py \
+	    test/py/test_verl_versions.py test/py/test_torch_names.py test/py/test_guide.py \
 	    test/py/test_torch_hostcopies.py test/py/test_torch_offloading.py -k torch
 
 # gcc's runtime, so that a machine needs no second compiler; clang's is what `make fuzz` runs on.

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of the guide runs as it stands, and is as short as it is said to be."""
+"""The examples of the guide run as they stand, and are as short as they are said to be."""
 
 import os
 import pathlib
 import re
 import sys
 
+import pytest
+
 from conftest import ROOT, run
+from verl_wheels import CACHE, TORCH
 
 EXAMPLE = ROOT / "doc" / "guide" / "take_turns.py"
+OFFLOADING = ROOT / "doc" / "guide" / "offload_adam.py"
 
 
 def test_the_example_takes_turns(library, tmp_path):
@@ -21,5 +25,18 @@ def test_the_example_takes_turns(library, tmp_path):
     assert lines == turn * 3
 
 
-def test_the_example_is_short():
-    assert len(pathlib.Path(EXAMPLE).read_text().splitlines()) <= 40
+@pytest.mark.skipif(not TORCH, reason="the real torch (1.5 GB) is for: make check-verl")
+def test_the_example_over_torch_offloads(library, tmp_path):
+    result = run(sys.executable, OFFLOADING, cwd=tmp_path, env={
+        "PYTHONPATH": f"{ROOT / 'python'}:{CACHE / 'torch'}", "PYTHONWARNINGS": "ignore",
+        "TIDEGATE_DIR": str(tmp_path / "node"),
+        "TIDEGATE_LIBRARY": os.environ["TIDEGATE_LIBRARY"]})
+    assert (result.status, result.err) == (0, "")
+    lines = [re.sub(r" in .*|: loss .*", "", line) for line in result.out.splitlines()]
+    one = ["offload model 4.1 MiB", "offload optimizer 8.1 MiB"]
+    assert lines == ["step 0", *one, "step 1", *one, "step 2", *one]
+
+
+@pytest.mark.parametrize("example", [EXAMPLE, OFFLOADING], ids=lambda path: path.stem)
+def test_the_example_is_short(example):
+    assert len(pathlib.Path(example).read_text().splitlines()) <= 40

@@ -459,3 +459,19 @@ dist.destroy_process_group()
 """)
     assert seen["same"]
     assert seen["size"] >= 3 * 4 * (8 * 30 + 30 + 30 * 3 + 3)
+
+
+@needs_torch
+def test_what_is_run_on_a_card_runs(library, tmp_path):
+    """Speed is none here; content, sizes and FSDP's losses are what they must be."""
+    subprocess.run([sys.executable, ROOT / "bench" / "card" / "offload.py", "--quick", "--rounds",
+                    "3", "--device", "host:capacity=64MiB,name=bench", "--results", tmp_path],
+                   env=environment(tmp_path, {}), cwd=tmp_path, capture_output=True, check=False)
+    written, = tmp_path.glob("offload-*-quick.json")
+    rows = {row["name"]: row for row in json.loads(written.read_text())["rows"]}
+    for name in ("offload: host memory", "offload: pinned", "offload: fsdp1: losses that differ",
+                 "offload: fsdp2: losses that differ",
+                 "tidegate: tensors that came back otherwise",
+                 "plain: tensors that came back otherwise"):
+        assert rows[name]["pass"] is True, name
+    assert rows["offload: out, later rounds"]["value"] > 0

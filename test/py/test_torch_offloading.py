@@ -27,11 +27,9 @@ def play(folder, version, scenario, options=None, mode="on", asked="1", **more):
 
 
 @needs_torch
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1", "fsdp1_orig", "none"])
-@pytest.mark.parametrize("version", MOVING if TORCH else MOVING[-1:])
+@pytest.mark.parametrize("version, kind", [(version, "fsdp2") for version in MOVING]
+                         + [("0.9.1", kind) for kind in ("fsdp1", "fsdp1_orig", "none")])
 def test_training_goes_on_as_under_verl_alone(tmp_path, version, kind):
-    if version not in ("0.7.1", "0.9.1") and kind != "fsdp2":
-        pytest.skip("its functions are those of its neighbours")
     alone = play(tmp_path / "alone", version, "train", {"kind": kind}, mode=None)
     ours = play(tmp_path / "ours", version, "train", {"kind": kind})
     assert ours["losses"] == alone["losses"]
@@ -65,7 +63,7 @@ def test_without_host_memory_verls_own_runs_and_it_is_said_once(tmp_path):
 
 
 @needs_torch
-@pytest.mark.parametrize("version", MOVING if TORCH else MOVING[-1:])
+@pytest.mark.parametrize("version", MOVING)
 def test_megatrons_buffers_are_emptied_and_filled(tmp_path, version):
     ran = play(tmp_path, version, "megatron_model")
     assert ran["same"] and ran["shared"]
@@ -79,7 +77,7 @@ def test_megatrons_buffers_are_emptied_and_filled(tmp_path, version):
 
 
 @needs_torch
-@pytest.mark.parametrize("version", MOVING if TORCH else MOVING[-1:])
+@pytest.mark.parametrize("version", MOVING)
 def test_megatrons_optimizer_moves_what_verl_moves(tmp_path, version):
     ran = play(tmp_path, version, "megatron_optimizer")
     assert ran["same"] and ran["events"].count("own") == 3
