@@ -6,7 +6,7 @@ was measured, so that the items of an account add up to what is used."""
 from __future__ import annotations
 
 import time
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from . import card, errors, seams, tags, tenancy, torch_sources
 from .receipts import Item
@@ -50,36 +50,64 @@ def _in_torch(where: card.Card, now: torch_sources.Figures, is_fresh: bool) -> L
                     Item("cached", returnable)]
 
 
-def _of_others(where: card.Card, unclaimed: int) -> List[Item]:
+class Account(NamedTuple):
+    """Who holds the used memory of a card. own: this process but for its tags; others: tenants, each
+    with what it holds; items of 0 bytes are left out."""
+
+    own: Tuple[Item, ...]
+    tags: Tuple[Item, ...]
+    others: Tuple[Tuple[tenancy.TenantStatus, int], ...]
+    unattributed_bytes: int
+
+    def items(self) -> Tuple[Item, ...]:
+        """The account as a list, in which each process is one line."""
+        found = [*self.own, Item("tags of this process", _sum(self.tags))]
+        found += [Item(f"{one.title} (dead)" if one.is_dead else one.title, held)
+                  for one, held in self.others]
+        return _held([*found, Item("unattributed", self.unattributed_bytes)])
+
+
+def _sum(items: Iterable[Item]) -> int:
+    return sum(item.size_bytes for item in items)
+
+
+def _held(items: Iterable[Item]) -> Tuple[Item, ...]:
+    return tuple(item for item in items if item.size_bytes > 0)
+
+
+def _of_others(where: card.Card, unclaimed: int) -> List[Tuple[tenancy.TenantStatus, int]]:
     """The other tenants. unclaimed: what is used and none of ours. A dead one counts only as far as
     the living leave something: the driver has its memory back before the ledger hears of it."""
     found = tenancy.others(where.uuid)
-    items = [Item(one.title, one.occupied_bytes) for one in found if not one.is_dead]
-    left = max(0, unclaimed - sum(item.size_bytes for item in items))
+    rows = [(one, one.occupied_bytes) for one in found if not one.is_dead]
+    left = max(0, unclaimed - sum(held for _, held in rows))
     for one in found:
         if one.is_dead:
-            items.append(Item(f"{one.title} (dead)", min(one.occupied_bytes, left)))
-            left -= items[-1].size_bytes
-    return items
+            rows.append((one, min(one.occupied_bytes, left)))
+            left -= rows[-1][1]
+    return [row for row in rows if row[1] > 0]
+
+
+def account(where: card.Card, look: Optional[torch_sources.Look] = None, *,
+            is_fresh: bool = True) -> Account:
+    """The account of one card, at a look that was just taken or now. is_fresh: something has run
+    since the last one, so what costs milliseconds is measured again."""
+    now, free, total = torch_sources.look(where) if look is None else look
+    own = _in_torch(where, now, is_fresh)
+    mine = _held(tags.own(where.uuid))
+    outside = outside_torch(where, now.reserved, is_fresh)
+    if outside is not None:
+        own.append(Item(tenancy.OUTSIDE, outside))
+    left = total - free - _sum(own) - _sum(mine)
+    others = _of_others(where, left)
+    left -= sum(held for _, held in others)
+    return Account(_held(own), mine, tuple(others), max(0, left))
 
 
 def stays(where: card.Card, look: Optional[torch_sources.Look] = None, *,
           is_fresh: bool = True) -> Tuple[Item, ...]:
-    """The account of one card, at a look that was just taken or now. is_fresh: something has run
-    since the last one, so what costs milliseconds is measured again."""
-    now, free, total = torch_sources.look(where) if look is None else look
-    items = _in_torch(where, now, is_fresh)
-    own = tags.own_bytes(where.uuid)
-    if own > 0:
-        items.append(Item("tags of this process", own))
-    outside = outside_torch(where, now.reserved, is_fresh)
-    if outside is not None:
-        items.append(Item(tenancy.OUTSIDE, outside))
-    used = total - free
-    items += _of_others(where, used - sum(item.size_bytes for item in items))
-    claimed = sum(item.size_bytes for item in items)
-    items.append(Item("unattributed", max(0, used - claimed)))
-    return tuple(item for item in items if item.size_bytes > 0)
+    """The same as the list that a receipt has."""
+    return account(where, look, is_fresh=is_fresh).items()
 
 
 def publish(where: card.Card, seams_text: Optional[str] = None,

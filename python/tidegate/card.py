@@ -30,6 +30,13 @@ class Card:
         self._device: Optional[devices.Device] = None
         self._is_refused = False
 
+    @property
+    def title(self) -> str:
+        """"GPU 3", by the number that nvidia-smi has for it where CUDA_VISIBLE_DEVICES tells it."""
+        visible = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+        is_known = self.index < len(visible) and visible[self.index].isdigit()
+        return f"GPU {visible[self.index] if is_known else self.index}"
+
     def driver_memory(self) -> Tuple[int, int]:
         """(free, total) bytes of the whole card. About 10 µs."""
         free, total = self.torch.cuda.mem_get_info(self.index)
@@ -72,6 +79,11 @@ def current() -> Optional[Card]:
     has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
     if has_context is not None and not has_context(index):
         return None  # asking the driver about it would make a context
+    return at(index, torch)
+
+
+def at(index: int, torch: Any) -> Card:
+    """The card of this number, on which torch has started."""
     card = _cards.get(index)
     if card is None or card.torch is not torch:
         card = _cards[index] = Card(index, torch)

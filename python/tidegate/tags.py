@@ -274,10 +274,17 @@ def wake(tags: Names = None, *, timeout: float = 20.0) -> Receipt:
     return _move("wake", tags, timeout)
 
 
-def own_bytes(uuid: Optional[bytes]) -> int:
-    """What this process's tags occupy on a device."""
+def own(uuid: Optional[bytes]) -> List[Item]:
+    """What each of this process's tags occupies on a device."""
     memory = _memory
-    return 0 if memory is None or memory.device.uuid != uuid else memory.bytes()
+    if memory is None or memory.device.uuid != uuid:
+        return []
+    return [Item(name, tag.info().device_bytes) for name, tag in sorted(memory.tags.items())]
+
+
+def own_bytes(uuid: Optional[bytes]) -> int:
+    """All of them together."""
+    return sum(item.size_bytes for item in own(uuid))
 
 
 def _forget() -> None:

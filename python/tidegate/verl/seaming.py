@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import sys
 import threading
 from types import ModuleType
@@ -107,22 +106,14 @@ class Seaming:
                 return
             self.is_announced = True
         active, known = self.counts()
-        seams.announce(f"tidegate {modes.mode()}: {_gpu(where)}{_torch()}"
+        gpu = "" if where is None else f"{where.title}, "  # none yet: then it has no number
+        seams.announce(f"tidegate {modes.mode()}: {gpu}{_torch()}"
                        f"verl {self.version_text}, {active} of {known} seams")
         seams.tell_run("verl")
 
 
 def _dotted(version: Version) -> str:
     return ".".join(str(part) for part in version)
-
-
-def _gpu(where: Optional[card.Card]) -> str:
-    """"GPU 3, " by the number that nvidia-smi has for it; nothing where there is no card yet."""
-    if where is None:
-        return ""
-    visible = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    is_known = where.index < len(visible) and visible[where.index].isdigit()
-    return f"GPU {visible[where.index] if is_known else where.index}, "
 
 
 def _torch() -> str:
