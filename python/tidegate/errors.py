@@ -37,9 +37,9 @@ CODES: Dict[str, int] = {
 }
 
 
-class TidegateError(Exception):
+class TidegateError(RuntimeError):
     """status: the library's negative code, or 0; text: the sentence; native: errno or the driver's
-    own code behind it, or 0."""
+    own code behind it, or 0. A RuntimeError, as torch's are: who calls a stand-in catches it so."""
 
     def __init__(self, status: int, text: str, native: int = 0) -> None:
         super().__init__(status, text, native)
