@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real vLLM as the rollout: its offline engine in one process, with its own sleep mode.
 
-Run by turns.py with the engine on PYTHONPATH. The model is a random Qwen2, made on the spot.
+Run by turns.py and vllm_beside.py with the engine on PYTHONPATH. The model is a random Qwen2, made
+on the spot.
 """
 import argparse
 import ctypes
@@ -33,6 +34,8 @@ MODEL = {
     "pad_token_id": 0, "torch_dtype": "bfloat16", "rope_theta": 1000000.0,
     "use_sliding_window": False, "attention_dropout": 0.0,
 }
+LARGE = {"hidden_size": 4096, "intermediate_size": 16384, "num_hidden_layers": 32,
+         "num_attention_heads": 64, "num_key_value_heads": 16}  # 15 GiB of weights
 
 
 def load_nvrtc():
@@ -50,8 +53,10 @@ def load_nvrtc():
 class VllmRollout:
     """The engine, and the prompts that it answers at each turn."""
 
-    def __init__(self):
+    def __init__(self, model):
+        self.model = model
         self.engine = self.sampling = None
+        self.weights = []
         self.prompts = [{"prompt_token_ids": [(i * 37 + j * 11) % (VOCABULARY - 10) + 5
                                               for j in range(16 + 4 * i)]} for i in range(4)]
 
@@ -61,7 +66,7 @@ class VllmRollout:
         import torch
         import vllm
         folder = tempfile.mkdtemp(prefix="vllm-model-")
-        for name, content in (("config.json", MODEL),
+        for name, content in (("config.json", self.model),
                               ("generation_config.json", {"bos_token_id": 1, "eos_token_id": 2})):
             with open(os.path.join(folder, name), "w", encoding="utf-8") as out:
                 json.dump(content, out)
@@ -81,20 +86,44 @@ class VllmRollout:
         self.engine.sleep(level=level)
 
     def wake(self, tag):
-        self.engine.wake_up(tags=[tag])
+        """None: everything."""
+        self.engine.wake_up(tags=None if tag is None else [tag])
+
+    def save_weights(self):
+        """To the host, from where load_weights brings them after a sleep that dropped them."""
+        self.weights = self.engine.collective_rpc(_weights_of)[0]
+
+    def load_weights(self):
+        weights = self.weights
+        self.engine.collective_rpc(lambda worker: _write_weights(worker, weights))
+
+    def free(self):
+        """Bytes that the driver has free."""
+        import torch
+        return torch.cuda.mem_get_info()[0]
 
     def generate(self):
         answers = self.engine.generate(self.prompts, self.sampling, use_tqdm=False)
         return [list(answer.outputs[0].token_ids) for answer in answers]
 
 
+def _weights_of(worker):
+    return [tensor.detach().cpu() for tensor in worker.model_runner.model.parameters()]
+
+
+def _write_weights(worker, weights):
+    for tensor, saved in zip(worker.model_runner.model.parameters(), weights):
+        tensor.data.copy_(saved)
+
+
 def main():
     parser = argparse.ArgumentParser(description="vLLM as a rollout; turns.py starts it")
     parser.add_argument("--link", type=int, required=True)
+    parser.add_argument("--large", action="store_true", help="15 GiB of weights")
     options = parser.parse_args()
-    rollout = VllmRollout()
-    serve(options.link, {"start": rollout.start, "sleep": rollout.sleep, "wake": rollout.wake,
-                         "generate": rollout.generate})
+    rollout = VllmRollout({**MODEL, **LARGE} if options.large else MODEL)
+    serve(options.link, {name: getattr(rollout, name) for name in (
+        "start", "sleep", "wake", "generate", "save_weights", "load_weights", "free")})
     sys.stdout.flush()
     os._exit(0)  # the engine's own end can take long, and nothing is left to save
 

@@ -251,3 +251,74 @@ def test_losses_of_fsdp_that_differ_are_counted(capsys):
     moved_ = {"losses": ["1", "2", "3", "5"], "left": [0.1]}
     rows = load("offload").fsdp_rows({"fsdp2": (alone, alone), "fsdp1": (alone, moved_)})
     assert [(row["value"], row["pass"]) for row in rows] == [(0, True), (1, False)]
+
+
+# ---- vLLM beside itself --------------------------------------------------------------------------
+
+class SleepingEngine:
+    """An engine over numbers: what it is asked, and a card of 100 that a stranger shares."""
+
+    def __init__(self, loses=False, first_ms=100.0):
+        self.loses, self.first_ms = loses, first_ms
+        self.needs, self.taken, self.tokens = 60, 0, [1, 2]
+        self.asleep, self.slept = set(), 0
+        self.content = True
+
+    def stranger(self):
+        def ask(request, *values):
+            self.taken = 100 - values[0] if request == "take_all_but" else 0
+            return self.taken, 1.0
+
+        return types.SimpleNamespace(ask=ask)
+
+    def ask(self, request, *values):
+        beside = load("rollout_link")
+        if request == "sleep":
+            self.asleep = {"weights", "kv_cache"}
+            self.content = values[0] == 1
+            self.slept += 1
+        if request == "load_weights":
+            self.content = True
+        if request == "wake" and self.taken + self.needs > 100:
+            self.content = not self.loses
+            raise beside.RolloutFailed("wake: TidegateWouldNotFit: wake needs 60")
+        if request == "wake":
+            self.asleep -= {values[0]} if values[0] else self.asleep
+        answer = {"generate": self.tokens if self.content else [0], "free": 40}.get(request)
+        return answer, self.first_ms if (request, self.slept) == ("sleep", 1) else 10.0
+
+
+def beside(first_ms=100.0, loses=False, rounds=3):
+    vllm = load("vllm_beside")
+    engine = SleepingEngine(loses, first_ms)
+    found = vllm.levels(engine, engine.tokens, rounds)
+    found["lacks"] = vllm.lacks(engine, engine.stranger(), engine.tokens, engine.needs, 4)
+    return found
+
+
+def test_two_ways_of_sleeping_are_judged_side_by_side(capsys):
+    rows = by_name(load("vllm_beside").rows_of(beside(1000.0, loses=True), beside()))
+    assert rows["level 1: first sleep, own / ours"]["value"] == 10
+    assert rows["level 2: wake kv_cache, ours / own"]["value"] == 1
+    assert rows["ours: wakes that lacked memory, left all asleep and succeeded later"]["value"] == 4
+    assert rows["own: tokens are the same after a wake that lacked memory"]["value"] == 0
+    assert all(one["pass"] is not False for one in rows.values())
+
+
+@pytest.mark.parametrize("spoil, name", [
+    (lambda ours: ours["level 1"][0].update(sleep=300.0), "level 1: first sleep, own / ours"),
+    (lambda ours: [one.update(wake=11.0) for one in ours["level 1"]],
+     "level 1: wake, ours / own"),
+    (lambda ours: ours["level 2"][2].update(tokens=False),
+     "ours: rounds whose tokens are the same"),
+    (lambda ours: ours["lacks"][1].update(said=None),
+     "ours: wakes that lacked memory, left all asleep and succeeded later"),
+    (lambda ours: ours["lacks"][1].update(woken_bytes=1),
+     "ours: wakes that lacked memory, left all asleep and succeeded later"),
+    (lambda ours: ours["lacks"][3].update(tokens=False),
+     "ours: wakes that lacked memory, left all asleep and succeeded later")])
+def test_what_falls_short_beside_vllm_fails_its_row(capsys, spoil, name):
+    own, ours = beside(1000.0), beside()
+    spoil(ours)
+    rows = load("vllm_beside").rows_of(own, ours)
+    assert [one["name"] for one in rows if one["pass"] is False] == [name]
