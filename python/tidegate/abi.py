@@ -28,6 +28,7 @@ GO_ON, TARGET_MET, NOTHING_LEFT, NO_PROGRESS, DEADLINE = range(len(STOPS))
 UNKNOWN = EVERYTHING = (1 << 64) - 1  # TG_BOUND_UNKNOWN, and the target that is all there is
 GROWTH_KINDS = ("steady", "leak", "once", "bounded", "tides", "unknown")
 LIST_LEAKS = 0
+LIST_UNKNOWN = 3
 TAG_STATES = ("awake", "draining", "saving", "asleep", "mapping", "filling", "broken")
 
 

@@ -51,8 +51,8 @@ def _in_torch(where: card.Card, now: torch_sources.Figures, is_fresh: bool) -> L
 
 
 class Account(NamedTuple):
-    """Who holds the used memory of a card. own: this process but for its tags; others: tenants, each
-    with what it holds; items of 0 bytes are left out."""
+    """Who holds the used memory of a card. own: this process but for its tags; others: tenants,
+    each with what it holds; items of 0 bytes are left out."""
 
     own: Tuple[Item, ...]
     tags: Tuple[Item, ...]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which lines of the program allocate what grows: snapshots of several steps, read by the library's
-reader of PyTorch snapshots and judged as `tidegate leak` judges files."""
+reader of PyTorch snapshots and judged as `tidegate leak` judges files. And which hold most now."""
 
 from __future__ import annotations
 
@@ -40,8 +40,20 @@ class Site(NamedTuple):
         """For JSON."""
         return {"bytes_per_step": self.bytes_per_step, "blocks_per_step": self.blocks_per_step,
                 "first_step": self.first_step, "where": self.where,
-                "stack": [{"file": file, "function": function, "line": line}
-                          for file, function, line in self.stack[:FRAMES_MAX]]}
+                "stack": _stack_list(self.stack)}
+
+
+class HeldSite(NamedTuple):
+    """A line that holds memory, and how much. The stack is innermost first."""
+
+    size_bytes: int
+    block_count: int
+    where: str
+    stack: Tuple[Frame, ...]
+
+    def to_dict(self) -> Dict[str, Any]:
+        """For JSON."""
+        return {**self._asdict(), "stack": _stack_list(self.stack)}
 
 
 class Sample:
@@ -73,18 +85,23 @@ def live_blocks(segments: Sequence[Dict[str, Any]]) -> Iterator[Tuple[int, int]]
 
 def find(samples: Sequence[Sample], least_bytes: int) -> List[Site]:
     """The lines that grow over these steps, the largest first."""
-    inputs = (abi.tg_leak_input * len(samples))()
-    for one, sample in zip(inputs, samples):
-        one.digest = sample.digest
-        one.rank = one.pid = -1
-        one.first_step = one.last_step = sample.step
-    params = abi.tg_leak_params(min_bytes_per_step=least_bytes)
-    leaks = ctypes.c_void_p()
-    library.call("tg_leaks_find", inputs, len(samples), ctypes.byref(params), ctypes.byref(leaks))
+    with _judged(samples, least_bytes) as leaks:
+        return [_growing(row) for row in _rows(leaks, abi.LIST_LEAKS)]
+
+
+def held(segments: Sequence[Dict[str, Any]]) -> List[HeldSite]:
+    """The lines whose blocks are live now, those with most first: what has grown since nothing was
+    there. None of what was allocated without history."""
+    samples: List[Sample] = []
     try:
-        return list(_sites(leaks))
+        for step, found in enumerate(((), segments)):
+            samples.append(Sample(step, {"device_traces": []}, found))
+        with _judged(samples, 1) as leaks:
+            return [HeldSite(row.bytes, row.blocks, _text(row.where), _row_stack(row))
+                    for row in _rows(leaks, abi.LIST_UNKNOWN)]
     finally:
-        library.call("tg_leaks_close", leaks)
+        for sample in samples:
+            sample.close()
 
 
 def blocks_of(site: Optional[Site], segments: Sequence[Dict[str, Any]],
@@ -131,18 +148,46 @@ def _digest(snapshot: Dict[str, Any]) -> ctypes.c_void_p:
     return digest
 
 
-def _sites(leaks: ctypes.c_void_p) -> Iterator[Site]:
+@contextlib.contextmanager
+def _judged(samples: Sequence[Sample], least_bytes: int) -> Iterator[ctypes.c_void_p]:
+    inputs = (abi.tg_leak_input * len(samples))()
+    for one, sample in zip(inputs, samples):
+        one.digest = sample.digest
+        one.rank = one.pid = -1
+        one.first_step = one.last_step = sample.step
+    params = abi.tg_leak_params(min_bytes_per_step=least_bytes)
+    leaks = ctypes.c_void_p()
+    library.call("tg_leaks_find", inputs, len(samples), ctypes.byref(params), ctypes.byref(leaks))
+    try:
+        yield leaks
+    finally:
+        library.call("tg_leaks_close", leaks)
+
+
+def _rows(leaks: ctypes.c_void_p, which: int) -> Iterator[abi.tg_leak_site]:
+    """The first of a list, but for what lay there before history began."""
     for index in range(SITES_MAX):
-        row = library.call("tg_leaks_site", leaks, abi.LIST_LEAKS, index)
+        row = library.call("tg_leaks_site", leaks, which, index)
         if not row:
             return
-        site = row.contents
-        stack = tuple(_frame(site.stack[i]) for i in range(site.stack_count))
-        if not stack:
-            continue  # what lay there before history began
-        own = stack[site.own_frame] if site.own_frame < len(stack) else None
-        yield Site(round(site.bytes_per_step), site.blocks_per_step, site.first_step,
-                   _text(site.where), stack, own)
+        if row.contents.stack_count > 0:
+            yield row.contents
+
+
+def _row_stack(row: abi.tg_leak_site) -> Tuple[Frame, ...]:
+    return tuple(_frame(row.stack[i]) for i in range(row.stack_count))
+
+
+def _growing(row: abi.tg_leak_site) -> Site:
+    stack = _row_stack(row)
+    own = stack[row.own_frame] if row.own_frame < len(stack) else None
+    return Site(round(row.bytes_per_step), row.blocks_per_step, row.first_step, _text(row.where),
+                stack, own)
+
+
+def _stack_list(stack: Tuple[Frame, ...]) -> List[Dict[str, Any]]:
+    return [{"file": file, "function": function, "line": line}
+            for file, function, line in stack[:FRAMES_MAX]]
 
 
 def _frame(frame: abi.tg_leak_frame) -> Frame:

@@ -32,7 +32,7 @@ CONSTANTS = {
     **{f"TG_MODE_{name.upper()}": number for number, name in enumerate(abi.MODES)},
     **{f"TG_TAG_{name.upper()}": number for number, name in enumerate(abi.TAG_STATES)},
     **{f"TG_GROWTH_{name.upper()}": number for number, name in enumerate(abi.GROWTH_KINDS)},
-    "TG_LIST_LEAKS": abi.LIST_LEAKS,
+    "TG_LIST_LEAKS": abi.LIST_LEAKS, "TG_LIST_UNKNOWN": abi.LIST_UNKNOWN,
     **errors.CODES,
 }
 

@@ -555,6 +555,25 @@ print(json.dumps(seen))
     assert json.loads(result.out) == [[84, 20], 60], result.err
 
 
+# ---- what holds most now
+
+
+def test_lines_that_hold_most_are_told_with_what_is_live(card):
+    card.record("state")
+    kept = [card.tensor(40 * MIB), card.tensor(64 * MIB)]
+    kept += [card.tensor(30 * MIB) for _ in range(3)]
+    card.free(card.alloc(500 * MIB))
+    found = growing_sites.held(card.snapshot()["segments"])
+    assert [(site.size_bytes // MIB, site.block_count) for site in found] == [(104, 2), (90, 3)]
+    lines = [line_of("kept = [card.tensor(40 * MIB)"), line_of("kept += [card.tensor(30")]
+    assert [site.where.split()[0] for site in found] == lines
+    assert found[0].stack[0][1] == "test_lines_that_hold_most_are_told_with_what_is_live"
+    card.record(None)
+    kept.append(card.tensor(700 * MIB))
+    assert len(growing_sites.held(card.snapshot()["segments"])) == 2
+    assert growing_sites.held([]) == []
+
+
 # ---- series
 
 
