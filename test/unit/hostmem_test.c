@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
+#include "../api/tested_device.h"
 #include "suite.h"
 #include "sweep.h"
 #include "tenants.h"
@@ -18,15 +19,19 @@ static struct tg_ledger *ledger;
 static struct tg_tenant *tenant;
 static struct tg_device *device;
 
-static void set_up(void) {
-    char uri[96];
+static const char *options(const char *name) {
+    static char text[96];
 
+    snprintf(text, sizeof text, "capacity=64MiB,name=%s%d", name, (int)getpid());
+    return text;
+}
+
+static void set_up(void) {
     dir = make_directory();
     card = make_card();
     ledger = open_ledger();
     tenant = join(ledger, card, "trainer");
-    snprintf(uri, sizeof uri, "host:capacity=64MiB,name=hostmem%d", (int)getpid());
-    ck_ok(tg_device_open(uri, &device));
+    ck_ok(tg_device_open(tested_uri("", options("hostmem")), &device));
 }
 
 static void tear_down(void) {
@@ -165,10 +170,8 @@ START_TEST(it_is_pinned_once_for_one_device) {
     struct tg_hostmem *memory = alloc(SIZE_BYTES);
     struct tg_hostmem_info info;
     struct tg_device *other;
-    char uri[96];
 
-    snprintf(uri, sizeof uri, "host:capacity=64MiB,name=other%d", (int)getpid());
-    ck_ok(tg_device_open(uri, &other));
+    ck_ok(tg_device_open(tested_uri("", options("other")), &other));
     ck_ok(tg_hostmem_pin(memory, device));
     ck_ok(tg_hostmem_pin(memory, device));
     ck_assert_int_eq(tg_hostmem_pin(memory, other), -EINVAL);
@@ -188,11 +191,10 @@ START_TEST(a_device_that_does_not_pin_leaves_usable_memory) {
     struct tg_hostmem_info info;
     struct tg_device *faulty;
     int status = _i == 0 ? TG_EDEVICE : TG_EBROKEN;
-    char uri[128];
+    char prefix[64];
 
-    snprintf(uri, sizeof uri, "fault:nth=1,op=pin,mode=every,status=%d/host:capacity=64MiB,name=%d",
-             status, (int)getpid());
-    ck_ok(tg_device_open(uri, &faulty));
+    snprintf(prefix, sizeof prefix, "fault:nth=1,op=pin,mode=every,status=%d/", status);
+    ck_ok(tg_device_open(tested_uri(prefix, options("f")), &faulty));
     ck_assert_int_eq(tg_hostmem_pin(memory, faulty), status);
     tg_hostmem_info(memory, &info);
     ck_assert_int_eq(info.is_pinned, 0);
@@ -208,11 +210,10 @@ START_TEST(what_cannot_be_unpinned_stays_charged) {
     struct tg_hostmem *memory = alloc(SIZE_BYTES);
     unsigned char *bytes = bytes_of(memory);
     struct tg_device *faulty;
-    char uri[128];
+    char prefix[64];
 
-    snprintf(uri, sizeof uri, "fault:nth=2,op=pin,status=%d/host:capacity=64MiB,name=u%d",
-             TG_EBROKEN, (int)getpid());
-    ck_ok(tg_device_open(uri, &faulty));
+    snprintf(prefix, sizeof prefix, "fault:nth=2,op=pin,status=%d/", TG_EBROKEN);
+    ck_ok(tg_device_open(tested_uri(prefix, options("u")), &faulty));
     ck_ok(tg_hostmem_pin(memory, faulty));
     tg_hostmem_free(memory);
     ck_assert_uint_eq(charged(), pages(SIZE_BYTES));
