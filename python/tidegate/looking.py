@@ -195,9 +195,10 @@ def is_at_work(one: Any) -> bool:
 def locals_of(frame: types.FrameType) -> List[Any]:
     """What the locals of one of this thread's running functions are.
 
-    Up to Python 3.12 to ask makes a dict that would keep them all until the function returns, so it
-    is emptied; but not where the program may hold that dict, or where a debugger would write it
-    back: there nothing is asked. Modules and classes have no locals, but names."""
+    Up to Python 3.12 to ask makes a dict that would keep them all until the function returns, so
+    they are taken out of it, and what `exec` has put there besides stays; but not where the program
+    may hold that dict, or where a debugger would write it back: there nothing is asked. Modules and
+    classes have no locals, but names."""
     code = frame.f_code
     if not code.co_flags & inspect.CO_OPTIMIZED:
         return []
@@ -210,7 +211,8 @@ def locals_of(frame: types.FrameType) -> List[Any]:
     names = frame.f_locals
     found = list(names.values())
     if sys.getrefcount(names) == 3:  # ours, the frame's, and the question's
-        names.clear()
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            names.pop(name, None)
     return found
 
 

@@ -193,6 +193,16 @@ def test_the_program_s_locals_stay_as_they_are():
     assert forget() is None
 
 
+def test_what_exec_has_made_in_a_function_stays():
+    def run():
+        kept = tensors(1)
+        exec("import math as made; lines = [1, 2]")
+        find_down(1)
+        return kept, eval("made.pi > 3 and lines")
+
+    assert run()[1] == [1, 2]
+
+
 @pytest.mark.parametrize("hook", [sys.settrace, sys.setprofile])
 def test_a_debugger_s_view_of_locals_is_left_alone(hook):
     looked = []
