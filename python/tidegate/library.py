@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import stat
 import struct
 import sysconfig
 from typing import Any, Dict, Iterator, List, Optional
@@ -54,6 +55,8 @@ def _check_whole(path: str) -> None:
     at the first call. So the file must reach as far as its own headers say."""
     if not os.path.isabs(path) and not os.path.exists(path):
         return  # the loader's to find
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(f"{path} is no file")  # to open a pipe would wait for its writer
     with open(path, "rb") as file:
         head = file.read(64)
         size = os.fstat(file.fileno()).st_size
@@ -61,8 +64,10 @@ def _check_whole(path: str) -> None:
             raise OSError(f"{path} is no library of 64 bits")
         table, sections = struct.unpack_from("<QQ", head, 32)
         entry, count, section_entry, section_count = struct.unpack_from("<HHHH", head, 54)
-        file.seek(table)
-        rows = file.read(entry * count)
+        rows = b""
+        if table < size:
+            file.seek(table)
+            rows = file.read(entry * count)
     ends = [sections + section_entry * section_count, table + entry * count]
     if len(rows) == entry * count and entry >= 56:
         for at in range(0, len(rows), entry):
@@ -135,9 +140,8 @@ def last_error(status: int) -> errors.TidegateError:
     table = functions()
     last = table["tg_last_error"]().contents
     if last.status == status:
-        return errors.from_status(status, last.text.decode("utf-8", "replace"), last.native)
-    text = table["tg_error_text"](status).decode("utf-8", "replace")
-    return errors.from_status(status, text)
+        return errors.from_status(status, text(last.text), last.native)
+    return errors.from_status(status, text(table["tg_error_text"](status)))
 
 
 def text(field: bytes) -> str:

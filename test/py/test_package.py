@@ -81,6 +81,20 @@ def test_a_library_that_cannot_be_used_is_one_clear_error(python, library, tmp_p
     assert result.err == ""
 
 
+@pytest.mark.parametrize("kind", ["pipe", "offset beyond all"])
+def test_what_is_no_library_is_not_waited_for_nor_trusted(python, library, tmp_path, kind):
+    path = tmp_path / "libtidegate.so"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        head = bytearray(pathlib.Path(os.environ["TIDEGATE_LIBRARY"]).read_bytes()[:4096])
+        head[32:40] = b"\xff" * 8  # where its table of segments is
+        path.write_bytes(head)
+    result = python(MISSING, TIDEGATE_LIBRARY=str(path))
+    assert result.status == 0, result.err
+    assert f"cannot be used: {path} is {'no file' if kind == 'pipe' else 'cut off'}" in result.out
+
+
 def test_status_of_a_node_where_nobody_is(python, tmp_path):
     result = python("import tidegate; print(repr(tidegate.status()), tidegate.status(), sep='\\n')")
     assert result.out.splitlines() == ["Status(devices=(), tenants=(), host_bytes=0)",
