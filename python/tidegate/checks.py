@@ -14,6 +14,17 @@ def check_bytes(name: str, value: int, meaning: str) -> None:
         raise BadValue(0, f"{name}={value!r}: a whole number, 0 or more: {meaning}")
 
 
+def text_bytes(name: str, value: str, meaning: str) -> bytes:
+    """A text for the library, which would take it as ended by a NUL inside it. meaning: what the
+    text is, for the sentence."""
+    if isinstance(value, str) and "\0" not in value:
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            pass
+    raise BadValue(0, f"{name}={value!r}: {meaning}")
+
+
 def check_seconds(name: str, value: Optional[float]) -> None:
     """None: no limit."""
     if value is None:

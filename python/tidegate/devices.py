@@ -10,8 +10,10 @@ import os
 from ctypes import byref, c_uint64, c_void_p
 from typing import Any, Dict, Optional, Tuple
 
-from . import abi, errors, library
+from . import abi, checks, errors, library
 from .locks import ForkSafeLock
+
+MEANING = "\"cuda:0\", or \"host:capacity=1GiB\" for memory of this machine that stands for one"
 
 _lock = ForkSafeLock()
 _opened: Dict[str, "Device"] = {}
@@ -22,7 +24,7 @@ class Device:
 
     def __init__(self, uri: str) -> None:
         handle = c_void_p()
-        library.call("tg_device_open", uri.encode(), byref(handle))
+        library.call("tg_device_open", checks.text_bytes("device", uri, MEANING), byref(handle))
         self.handle = handle
         self.uri: str = library.call("tg_device_uri", handle).decode()
         self.ops: Any = library.call("tg_device_ops", handle).contents
@@ -56,8 +58,7 @@ def device(uri: str) -> Device:
     """The device of this URI, opened the first time. Raises what opening raises: BadValue for a URI
     that is none, NoDevice, LibraryMissing."""
     if not isinstance(uri, str) or not uri:
-        raise errors.BadValue(0, f"{uri!r} is no device: \"cuda:0\", or \"host:capacity=1GiB\" for "
-                              "memory of this machine that stands for one")
+        raise errors.BadValue(0, f"device={uri!r}: {MEANING}")
     with _lock:
         if uri not in _opened:
             _opened[uri] = Device(uri)

@@ -27,6 +27,8 @@ from .receipts import Item, Receipt
 Names = Union[None, str, Iterable[str]]
 BACKUPS = {"none": abi.BACKUP_NONE, "host": abi.BACKUP_HOST}
 
+_WAIT_MOST_MS = 0xffffffff  # seven weeks: no limit
+
 _lock = ForkSafeLock()
 
 
@@ -94,14 +96,27 @@ class Block:
             library.call("tg_memory_free", self.tag.memory.handle, self.address, None)
 
     def view(self) -> memoryview:
-        """The bytes of a block on the host device. They can be touched while the tag is awake."""
+        """The bytes of a block on the host device, which the view keeps alive. They can be touched
+        while the tag is awake."""
+        self._check_there()
         if not self.tag.memory.device.uri.startswith("host:"):
             raise errors.BadValue(0, "a block on a card has no bytes that the host could read: use "
                                   "torch.as_tensor(block, device=\"cuda\")")
-        return memoryview((ctypes.c_uint8 * self.size_bytes).from_address(self.address)).cast("B")
+        seen: Any = (ctypes.c_uint8 * self.size_bytes).from_address(self.address)
+        seen.block = self
+        return memoryview(seen).cast("B")
+
+    def _check_there(self) -> None:
+        if self.tag.memory is not _memory:
+            raise errors.Forked(errors.CODES["TG_EFORKED"], "this block is its parent's: a forked "
+                                "child has no memory of it, and makes tags of its own")
+        if not self._free.alive:
+            raise errors.BadValue(0, f"this block of {self.tag.name} has been freed, and has no "
+                                  "memory: alloc() makes another")
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
+        self._check_there()
         return {"shape": (self.size_bytes,), "typestr": "|u1", "version": 3, "strides": None,
                 "data": (self.address, False)}
 
@@ -118,8 +133,8 @@ class Tag:
         self.memory = memory
         self.name = name
         self.handle = c_void_p()
-        library.call("tg_tag_open", memory.handle, name.encode(), byref(params),
-                     byref(self.handle))
+        called = checks.text_bytes("name", name, "letters, digits, '_', '-' and '.'")
+        library.call("tg_tag_open", memory.handle, called, byref(params), byref(self.handle))
 
     def alloc(self, size_bytes: int) -> Block:
         """A new block, zeroed unless the tag has fill=False. Never waits for other programs. Raises
@@ -149,7 +164,7 @@ def _open_memory(uri: Optional[str]) -> Memory:
         if _memory is not None:
             if uri is not None and uri != _memory.device.uri:
                 raise errors.BadValue(0, f"this process has its tags on {_memory.device.uri}: one "
-                                      f"device for each process, so none on {uri}")
+                                      f"device for each process, so none on {uri!r}")
             return _memory
         if uri is None:
             where = card.require()
@@ -173,13 +188,14 @@ def tag(name: str, *, backup: str = "none", device: Optional[str] = None, packed
     outlive the wake, the next sleep is faster. checked: a checksum is verified by wake.
 
     Raises BadValue, NoDevice, TorchMissing, LibraryMissing."""
-    if backup not in BACKUPS:
+    if not isinstance(backup, str) or backup not in BACKUPS:
         raise errors.BadValue(0, f"backup={backup!r}: \"none\" or \"host\"")
     if not isinstance(name, str):
         raise errors.BadValue(0, f"{name!r} is no name of a tag: letters, digits, '_', '-', '.'")
     library.functions()
     memory = _open_memory(device)
-    params = abi.tg_tag_params(BACKUPS[backup], packed, not fill, keep_host, checked)
+    params = abi.tg_tag_params(BACKUPS[backup], bool(packed), not fill, bool(keep_host),
+                               bool(checked))
     opened = Tag(memory, name, params)
     with _lock:
         return memory.tags.setdefault(name, opened)
@@ -189,8 +205,12 @@ def _names(memory: Memory, names: Names) -> List[str]:
     """What the caller named, each a tag that is there. None: all."""
     if names is None:
         return sorted(memory.tags)
-    wanted = names.split(",") if isinstance(names, str) else list(names)
+    wanted = names.split(",") if isinstance(names, str) else \
+        list(names) if isinstance(names, Iterable) else [names]
     for name in wanted:
+        if not isinstance(name, str):
+            raise errors.BadValue(0, f"{name!r} is no name of a tag: one name, several with commas "
+                                  "or as a list, or None for all")
         if name not in memory.tags:
             known = ", ".join(sorted(memory.tags)) or "none yet"
             raise errors.UnknownTag(0, f"there is no tag {name!r} in this process; there are: "
@@ -228,7 +248,7 @@ def _listed(names: Iterable[str]) -> bytes:
     return ",".join(names).encode()
 
 
-def _move(operation: str, names: Names, timeout: float, drop: Names = ()) -> Receipt:
+def _move(operation: str, names: Names, timeout: Optional[float], drop: Names = ()) -> Receipt:
     checks.check_seconds("timeout", timeout)
     library.functions()
     memory = _memory
@@ -244,7 +264,7 @@ def _move(operation: str, names: Names, timeout: float, drop: Names = ()) -> Rec
         function = "tg_memory_sleep_drop"
         named.append(_listed(_names(memory, drop)) or None)
     receipt = abi.tg_receipt()
-    wait_ms = min(math.ceil(timeout * 1000), 0xffffffff)
+    wait_ms = _WAIT_MOST_MS if timeout is None else min(math.ceil(timeout * 1000), _WAIT_MOST_MS)
     try:
         library.call(function, memory.handle, *named, wait_ms, byref(receipt))
     except errors.TidegateWouldNotFit as problem:
@@ -256,21 +276,21 @@ def _move(operation: str, names: Names, timeout: float, drop: Names = ()) -> Rec
     return _receipt(operation, receipt)
 
 
-def sleep(tags: Names = None, *, drop: Names = (), timeout: float = 10.0) -> Receipt:
+def sleep(tags: Names = None, *, drop: Names = (), timeout: Optional[float] = 10.0) -> Receipt:
     """Puts tags to sleep: one name, several with commas or as a list, None: all. What sleeps is
     left alone. drop: those of them (None: all of this process) whose content is not saved this
-    time, whatever their backup. timeout: seconds for the device's work so far. The caller promises
-    that until it returns nobody gives the device work that touches their blocks.
+    time, whatever their backup. timeout: seconds for the device's work so far; None: no limit. The
+    caller promises that until it returns nobody gives the device work that touches their blocks.
 
     Raises UnknownTag, Busy, HostMemory, DeviceFailed, BadValue for a tag in drop that is not put to
     sleep; nothing has changed then."""
     return _move("sleep", tags, timeout, drop)
 
 
-def wake(tags: Names = None, *, timeout: float = 20.0) -> Receipt:
+def wake(tags: Names = None, *, timeout: Optional[float] = 20.0) -> Receipt:
     """Wakes tags (None: exactly what sleeps), waiting for memory that others hold up to `timeout`
-    seconds. Raises TidegateWouldNotFit with the account of who holds it, UnknownTag, Busy,
-    DeviceFailed; all tags sleep as before then."""
+    seconds (None: no limit). Raises TidegateWouldNotFit with the account of who holds it,
+    UnknownTag, Busy, DeviceFailed; all tags sleep as before then."""
     return _move("wake", tags, timeout)
 
 

@@ -163,7 +163,16 @@ except tidegate.TidegateWouldNotFit as problem:
     ("tidegate.sleep('x')", "UnknownTag", "has no tags"),
     ("tidegate.tag('a', device=DEVICE); tidegate.wake('a,x')", "UnknownTag", "there are: a"),
     ("tidegate.tag('a', device='host:capacity=3')", "BadValue", "capacity"),
-    ("tidegate.tag('a', device='')", "BadValue", "is no device"),
+    ("tidegate.tag('a', device='')", "BadValue", "device='': \"cuda:0\""),
+    (r"tidegate.tag('a', device='host:capacity=1GiB\0x')", "BadValue", "memory of this machine"),
+    (r"tidegate.tag('a', device='\udc80')", "BadValue", r"device='\udc80'"),
+    (r"tidegate.tag('a', device='a\nb')", "BadValue", "device \"a?b\""),
+    (r"tidegate.tag('a\0b', device=DEVICE)", "BadValue", r"name='a\x00b': letters"),
+    (r"tidegate.tag('\udc80', device=DEVICE)", "BadValue", "letters, digits"),
+    ("tidegate.tag('a', backup=[], device=DEVICE)", "BadValue", "backup=[]"),
+    ("tidegate.tag('a', device=DEVICE); tidegate.sleep(5)", "BadValue", "5 is no name of a tag"),
+    ("tidegate.tag('a', device=DEVICE); tidegate.wake([['a']])", "BadValue", "['a'] is no name"),
+    ("tidegate.tag('a', device=DEVICE); tidegate.sleep('a', drop=b'a')", "BadValue", "is no name"),
     ("tidegate.tag('a b', device=DEVICE)", "BadValue", "a b"),
     ("tidegate.tag('a', backup='disk', device=DEVICE)", "BadValue", "\"none\" or \"host\""),
     ("tidegate.tag('a', device=DEVICE).alloc(-1)", "BadValue", "size_bytes=-1"),
@@ -182,6 +191,38 @@ except tidegate.TidegateError as problem:
 """)
     assert name == kind
     assert said in text
+
+
+def test_no_limit_is_a_timeout(tell):
+    assert tell("""
+tag = tidegate.tag("a", device=DEVICE)
+print(json.dumps([tidegate.sleep(timeout=None).reason, tidegate.wake(timeout=None).reason]))
+""") == ["done", "done"]
+
+
+def test_what_sees_a_block_keeps_it_and_a_block_without_memory_is_not_seen(tell):
+    assert tell("""
+tag = tidegate.tag("a", device=DEVICE)
+view = tag.alloc(MIB).view()
+view[:4] = b"kept"
+seen = [bytes(view[:4]) == b"kept", tag.info().block_count]
+del view
+seen.append(tag.info().block_count)
+block = tag.alloc(MIB)
+if os.fork() == 0:
+    try:
+        block.view()[0]
+    except tidegate.Forked:
+        os._exit(0)
+seen.append(os.waitstatus_to_exitcode(os.wait()[1]))
+block.free()
+for look in (block.view, lambda: block.__cuda_array_interface__):
+    try:
+        look()
+    except tidegate.BadValue as problem:
+        seen.append("has been freed" in str(problem))
+print(json.dumps(seen))
+""") == [True, 1, 0, 0, True, True]
 
 
 def test_a_forked_child_has_none_of_it_and_does_no_harm(tell):
