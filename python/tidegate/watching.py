@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import operator
 import os
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from . import (card, counters, errors, figures, growing_sites, holders, library, modes, observing,
-               reclaiming, seams, tenancy)
+from . import (card, counters, errors, figures, growing_sites, holders, library, looking, modes,
+               observing, reclaiming, seams, tenancy)
 from .counters import Counters
 from .growth import Growth, Series
 
@@ -38,16 +39,33 @@ SOURCES = ("optimizer", "verl", "program")  # the last that speaks up is the one
 
 def step(number: Optional[int] = None, *, source: str = "program") -> None:
     """Marks the end of a step: call it once each step, at the same place. `number` is the program's
-    own count; without it steps are counted. Does nothing without torch or before CUDA starts, and
-    never raises."""
+    own count, 0 or more; without it steps are counted. Does nothing without torch or before CUDA
+    starts, and never raises."""
     if not _busy.acquire(blocking=False):
         return  # another thread's mark, or one from inside a mark
     try:
-        _watch.mark(number, source)
+        if type(number) is not int or number >> 63 != 0:
+            number = _whole(number)
+        _watch.mark(number, source if source in SOURCES else SOURCES[-1])
     except Exception as problem:  # watching is never worth the program's life
         _watch.fail(problem)
     finally:
         _busy.release()
+
+
+def _whole(number: Any) -> Optional[int]:
+    """A step's number of another type, or None where it is none: that is said once."""
+    if number is None:
+        return None
+    try:
+        whole = operator.index(number)
+        if whole >> 63 == 0:
+            return whole
+    except Exception:  # its class decides
+        pass
+    seams.warn_once("step number", "step() takes a whole number from 0 to 2**63 - 1, and was given "
+                    f"another {looking.class_name(type(number))}: the step is counted instead")
+    return None
 
 
 def follow(optimizer: Any = None) -> Any:

@@ -405,6 +405,31 @@ def test_forked_children_mark_nothing(card, monkeypatch):
     assert len(watching._watch.live) == 2
 
 
+@pytest.mark.parametrize("number", [
+    "3", 1.5, float("nan"), -5, 1 << 63, 10 ** 5000, [],
+    type("Evil", (), {"__index__": lambda self: 1 // 0, "__repr__": lambda self: 1 // 0})()],
+    ids=lambda number: type(number).__name__)
+def test_a_number_that_is_none_is_said_once_and_the_step_counted(card, capfd, number):
+    for _ in range(4):
+        watching.step(number, source="nobody")
+    assert watching._watch.step_number == 4
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and "takes a whole number from 0 to 2**63 - 1" in said
+
+
+def test_a_number_of_another_type_is_taken(card, capfd):
+    class Number:
+        def __init__(self, value):
+            self.value = value
+
+        def __index__(self):
+            return self.value
+
+    watching.step(Number(7))
+    assert type(watching._watch.step_number) is int and watching._watch.step_number == 7
+    assert capfd.readouterr().err == ""
+
+
 def test_optimizers_mark_steps_where_asked(card):
     hooks = []
     optimizer = types.SimpleNamespace(register_step_post_hook=lambda hook: hooks.append(hook) or 5)
