@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from . import counters, figures, identity, seams
 from .counters import Measure
+from .locks import ForkSafeLock
 
 SCHEMA = "tidegate.observe/1"
 CHANGED = 0.1  # a hand-over that gives this share more or less than the last is said again
@@ -43,6 +43,7 @@ class _Lines:
         self.pid = 0
         self.folder: Optional[str] = None
         self.file = -1
+        self.place: Optional[Tuple[int, int]] = None  # device and inode of the file
         self.who = ""  # what lines say of this process
 
     def begin(self) -> bool:
@@ -53,6 +54,9 @@ class _Lines:
 
     def write(self, line: str) -> None:
         if self.begin():
+            if not self._is_ours():
+                self.file = -1
+                self._open()
             try:
                 os.write(self.file, line.encode("utf-8", "backslashreplace") + b"\n")
             except OSError as problem:
@@ -61,7 +65,7 @@ class _Lines:
     def _open(self) -> None:
         if self.folder is None:
             self.folder = os.environ.get("TIDEGATE_OUT", "")
-        if self.file >= 0:
+        if self.file >= 0 and self._is_ours():
             os.close(self.file)  # the parent's: lines of two processes stay apart
         self.file, self.pid = -1, os.getpid()
         rank = identity.rank()
@@ -72,16 +76,30 @@ class _Lines:
         try:
             os.makedirs(self.folder, exist_ok=True)
             self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.place = _place(self.file)
         except OSError as problem:
             self._warn(problem)
+
+    def _is_ours(self) -> bool:
+        """Whether the descriptor is still the file: a program that becomes a daemon closes all, and
+        what it opens then has the numbers of what it closed."""
+        try:
+            return _place(self.file) == self.place
+        except OSError:
+            return False
 
     def _warn(self, problem: OSError) -> None:
         seams.warn_once("TIDEGATE_OUT", f"TIDEGATE_OUT={self.folder} cannot be written: "
                                         f"{problem.strerror}; nothing is recorded there")
 
 
+def _place(file: int) -> Tuple[int, int]:
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino
+
+
 _lines = _Lines()
-_lock = threading.Lock()
+_lock = ForkSafeLock()  # a finalizer that hands memory over may come in the middle of a line
 _said: Dict[str, int] = {}  # what the last hand-over of a kind that was announced gave
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import sys
+import threading
 
 import jsonschema
 import pytest
@@ -238,6 +239,44 @@ def test_a_forked_child_has_a_file_of_its_own(card, out, monkeypatch):
     found = {path.name: path.read_text() for path in out.iterdir()}
     assert found == {f"rank0_pid{os.getpid()}.jsonl": '{"who": "parent"}\n' * 2,
                      f"rank0_pid{child}.jsonl": '{"who": "child"}\n'}
+
+
+def test_what_a_daemon_opens_in_its_place_is_left_alone(card, out, tmp_path):
+    observing.write_line('{"before": 1}')
+    theirs = tmp_path / "theirs"
+    held = observing._lines.file
+    os.close(held)
+    fd = os.open(theirs, os.O_WRONLY | os.O_CREAT)
+    assert fd == held
+    observing.write_line('{"after": 1}')
+    pid = os.fork()
+    if pid == 0:
+        observing._lines.file = held
+        observing.write_line('{"child": 1}')
+        os.write(fd, b"still open")
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(fd)
+    assert theirs.read_bytes() == b"still open"
+    (ours,) = out.glob(f"*pid{os.getpid()}.jsonl")
+    assert ours.read_text() == '{"before": 1}\n{"after": 1}\n'
+
+
+def test_a_line_in_the_middle_of_a_line_is_no_deadlock(card, out, monkeypatch):
+    real, inner = os.write, ['{"inner": 1}']
+
+    def write(file, data):
+        while inner:
+            observing.write_line(inner.pop())
+        return real(file, data)
+
+    monkeypatch.setattr(observing.os, "write", write)
+    writer = threading.Thread(target=observing.write_line, args=['{"outer": 1}'], daemon=True)
+    writer.start()
+    writer.join(5)
+    assert not writer.is_alive()
+    (path,) = out.iterdir()
+    assert path.read_text() == '{"inner": 1}\n{"outer": 1}\n'
 
 
 def test_the_schema_refuses_what_it_does_not_say():
