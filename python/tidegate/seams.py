@@ -41,7 +41,7 @@ def announce(text: str) -> None:
     try:
         sys.stderr.write(f"[{identity.speaker()}] {text}\n")
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):  # closed, or none: nobody listens
+    except Exception:  # closed, none, or the program's own that fails: nobody listens
         pass
 
 

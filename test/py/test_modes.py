@@ -154,6 +154,15 @@ def test_announcements_name_the_process(monkeypatch, capfd):
                                       "[trainer rank 3] tidegate: steps aside\n")
 
 
+def test_a_stderr_that_fails_is_no_error(monkeypatch):
+    class Stream:
+        def write(self, text):
+            raise RuntimeError(text)
+
+    monkeypatch.setattr(sys, "stderr", Stream())
+    seams.announce("nobody hears this")
+
+
 def test_a_closed_stderr_is_no_error(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     seams.announce("nobody hears this")
