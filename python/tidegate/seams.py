@@ -37,9 +37,11 @@ _said: Set[str] = set()
 
 
 def announce(text: str) -> None:
-    """Prints "[trainer rank 0] text" as one line on stderr. Never raises."""
+    """Prints "[trainer rank 0] text" as one line on stderr, whatever is in the text: names of the
+    program, and what others raise, which may be several lines. Never raises."""
     try:
-        sys.stderr.write(f"[{identity.speaker()}] {text}\n")
+        said = "".join(sign if sign.isprintable() else "?" for sign in " ".join(text.split()))
+        sys.stderr.write(f"[{identity.speaker()}] {said}\n")
         sys.stderr.flush()
     except Exception:  # closed, none, or the program's own that fails: nobody listens
         pass

@@ -154,6 +154,13 @@ def test_announcements_name_the_process(monkeypatch, capfd):
                                       "[trainer rank 3] tidegate: steps aside\n")
 
 
+def test_what_is_said_is_one_line_and_harmless(capfd, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    seams.announce("torch failed: sticky\n\nasynchronously\x1b[2J, in \udc80.py\n")
+    assert capfd.readouterr().err == (
+        "[trainer] torch failed: sticky asynchronously?[2J, in ?.py\n")
+
+
 def test_a_stderr_that_fails_is_no_error(monkeypatch):
     class Stream:
         def write(self, text):
