@@ -411,7 +411,7 @@ class _device_errors:
         pass
 
     def __exit__(self, kind: Any, problem: Any, trace: Any) -> None:
-        if isinstance(problem, RuntimeError):
+        if isinstance(problem, RuntimeError) and not isinstance(problem, errors.TidegateError):
             text = str(problem).split("\n")[0]
             raise errors.DeviceFailed(errors.CODES["TG_EDEVICE"],
                                       f"torch cannot copy: {text}") from problem
