@@ -420,7 +420,7 @@ def main():
 
 def rank(live, cached, calls="resume", **more):
     """One rank of a replica on a GPU that it shares: joins, waits to be told, and asks the engine
-    to wake its KV cache, or calls verl's helper."""
+    to wake its KV cache, or calls verl's helper. It may hold its memory until it is told again."""
     import verl  # noqa: F401: loads the plugin
     from verl.utils import memory_utils
     from verl.workers import engine_workers  # noqa: F401: what makes this process a trainer
@@ -444,6 +444,8 @@ def rank(live, cached, calls="resume", **more):
         raised = None
     except Exception as problem:
         raised = [type(problem).__name__, str(problem)]
+    if calls == "resume and hold":
+        sys.stdin.readline()
     return {"raised": raised, "free": CARD.free, **seen()}
 
 

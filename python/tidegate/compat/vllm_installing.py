@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts our functions in place of vLLM's, where a mode asks for it: its allocator, its worker's
+measuring, or what measures its own. Imported only then."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import ModuleType
+from typing import Any, Callable, List, Tuple
+
+from .. import arrivals, card, modes, seams
+from . import vllm_allocator, vllm_observing, vllm_process, vllm_worker
+
+ALLOCATORS = "vllm.device_allocator"
+CUMEM = "vllm.device_allocator.cumem"
+BACKENDS = "vllm.device_allocator.sleep_mode_backend"
+WORKER = "vllm.v1.worker.gpu_worker"
+NAME = "tidegate"  # of our sleep-mode backend
+
+_GET = f"vllm: {ALLOCATORS}.get_mem_allocator_instance"
+_GET_CLASS = f"vllm: {CUMEM}.CuMemAllocator.get_instance"
+
+
+class _Choice:
+    """Whose allocator this process uses: settled at the first call, for tensors lie in it."""
+
+    def __init__(self) -> None:
+        self.is_settled = False
+        self.is_ours = False
+        self.is_expected = False
+
+
+_choice = _Choice()
+
+
+# ---- installing ---------------------------------------------------------------------------------
+
+def begin() -> None:
+    """Installs what is loaded, and watches for the rest until the mode becomes off."""
+    arrived: List[Tuple[str, Callable[[ModuleType], None]]] = [(WORKER, vllm_worker.install)]
+    if modes.mode() == modes.ON:
+        arrived += [(ALLOCATORS, _install_function), (CUMEM, _install_class),
+                    (BACKENDS, _install_backend)]
+    else:
+        arrived.append((CUMEM, vllm_observing.install))
+    for name, install in arrived:
+        arrivals.expect(name, functools.partial(_guarded, install))
+    if not _choice.is_expected:
+        _choice.is_expected = True
+        modes.when_changed(_changed)
+
+
+def _guarded(install: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Called inside vLLM's import, which must not fail for us."""
+    if modes.mode() == modes.OFF:
+        return
+    try:
+        install(module)
+    except Exception as problem:
+        seams.warn_once(f"vllm {module.__name__}", f"vLLM {vllm_process.version()}: {module.__name__} has no "
+                        f"seams ({type(problem).__name__}: {problem}). It stays as it is")
+
+
+def _install_function(module: ModuleType) -> None:
+    if seams.find(_GET) is None:
+        original = module.get_mem_allocator_instance
+        seams.install_function(_GET, original, _instead_of(original))
+
+
+def _install_class(module: ModuleType) -> None:
+    """For callers that go to the class, as older versions do."""
+    if seams.find(_GET_CLASS) is None:
+        original = module.CuMemAllocator.get_instance
+        seams.install_attribute(_GET_CLASS, module.CuMemAllocator, "get_instance",
+                                staticmethod(_instead_of(original)))
+
+
+def _install_backend(module: ModuleType) -> None:
+    """Where this vLLM chooses among sleep-mode backends, ours is one of them, by name."""
+    factory = module.SleepModeBackendFactory
+    try:
+        factory.register_backend(NAME, "tidegate.compat.vllm_backend", "TidegateBackend")
+    except ValueError:  # registered before
+        pass
+
+
+def _instead_of(original: Callable[[], Any]) -> Callable[[], Any]:
+    @functools.wraps(original)
+    def get_instance() -> Any:
+        where = None if _choice.is_settled else card.current()
+        if where is not None and modes.mode() == modes.ON:
+            _settle(where)
+        if _choice.is_ours and (modes.mode() == modes.ON or ours().is_used):
+            return ours()
+        return original()
+
+    return get_instance
+
+
+# ---- choosing -----------------------------------------------------------------------------------
+
+def ours() -> vllm_allocator.Allocator:
+    """The allocator that stands in for vLLM's."""
+    return vllm_allocator.Allocator.get_instance()
+
+
+def _settle(where: card.Card) -> None:
+    _choice.is_settled = True
+    why_not = _why_not()
+    _choice.is_ours = not why_not
+    if why_not:
+        vllm_process.announce(f"sleep and wake stay vLLM's own: {why_not}")
+        return
+    vllm_process.announce("sleep and wake are Tidegate's")
+    vllm_process.note(where, "our allocator")
+
+
+def _why_not() -> str:
+    """"" where ours can serve."""
+    own = getattr(sys.modules.get(CUMEM), "CuMemAllocator", None)
+    if getattr(getattr(own, "instance", None), "pointer_to_data", None):
+        return "memory lies in it already"
+    try:
+        return vllm_allocator.why_not()
+    except Exception as problem:  # whatever it is, vLLM's own serves
+        return str(problem)
+
+
+def _changed() -> None:
+    """After off the seams are out. But memory that lies in our tags can be woken by us alone: then
+    we stay, for as long as it lives."""
+    if modes.mode() != modes.OFF:
+        begin()
+        return
+    arrivals.forget()
+    if _choice.is_ours and ours().is_used:
+        module = sys.modules.get(ALLOCATORS)
+        if module is not None:
+            _install_function(module)
+        seams.warn_once("vllm stays", "off, but vLLM's memory lies in Tidegate's tags: its sleep "
+                        "and wake stay Tidegate's until it is freed")

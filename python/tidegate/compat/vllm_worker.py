@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's GPU worker, where it measures the card's free memory: while it starts up, that of nobody
+may change; while it sleeps, none may be taken. Peers keep still meanwhile, and what the worker
+itself does is as ever.
+
+A start-up is several calls from outside: the mark begins before the worker's first look at the
+card, and ends with the last call of the start-up, with one that fails, and at the first sleep or
+wake, whichever comes first."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from types import ModuleType
+from typing import Any, Callable, Iterator, Optional
+
+from .. import card, errors, modes, seams, tenancy
+
+FIRST = "init_worker_distributed_environment"  # the look follows it
+STEPS = ("init_device", "load_model", "determine_available_memory", "initialize_from_config")
+LAST = "compile_or_warm_up_model"
+
+
+class _Start:
+    """The mark of this process's start-up."""
+
+    def __init__(self) -> None:
+        self._mark: Optional[contextlib.ExitStack] = None
+
+    def begin(self) -> None:
+        if self._mark is not None or _device() is None:
+            return
+        self._mark = contextlib.ExitStack()
+        with _harmless("start"):
+            self._mark.enter_context(tenancy.starting(_device()))
+
+    def end(self) -> None:
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.close()
+
+
+start = _Start()
+
+
+def install(module: ModuleType) -> None:
+    """Replaces the worker's functions. What is missing is named, the others are replaced."""
+    missing = [name for name in (FIRST,) if not hasattr(module, name)]
+    if not missing:
+        _replace_function(module, FIRST, _after_which_it_starts)
+    arounds = {**dict.fromkeys(STEPS, _step), "load_model": _loading, LAST: _last, "sleep": _sleep}
+    for name, around in arounds.items():
+        if name in vars(module.Worker):
+            _replace_method(module, name, around)
+        else:
+            missing.append(name)
+    if missing:
+        seams.warn_once("vllm worker", f"vLLM's worker has no {', '.join(missing)} here: what "
+                        "happens there is not marked for peers")
+
+
+Around = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _replace_function(module: ModuleType, name: str, around: Around) -> None:
+    key = f"vllm: {module.__name__}.{name}"
+    if seams.find(key) is None:
+        original = getattr(module, name)
+        seams.install_function(key, original, modes.passing(original, around(original)))
+
+
+def _replace_method(module: ModuleType, name: str, around: Around) -> None:
+    key = f"vllm: {module.__name__}.Worker.{name}"
+    if seams.find(key) is None:
+        original = getattr(module.Worker, name)
+        seams.install_attribute(key, module.Worker, name,
+                                modes.passing(original, around(original)))
+
+
+# ---- around vLLM's calls ------------------------------------------------------------------------
+
+def _after_which_it_starts(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def environment(*arguments: Any, **named: Any) -> Any:
+        result = original(*arguments, **named)
+        start.begin()
+        return result
+
+    return environment
+
+
+def _step(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def step(*arguments: Any, **named: Any) -> Any:
+        try:
+            return original(*arguments, **named)
+        except BaseException:
+            start.end()
+            raise
+
+    return step
+
+
+def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the first look was not seen, the start-up begins here."""
+    inner = _step(original)
+
+    @functools.wraps(original)
+    def load(*arguments: Any, **named: Any) -> Any:
+        start.begin()
+        return inner(*arguments, **named)
+
+    return load
+
+
+def _last(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def last(*arguments: Any, **named: Any) -> Any:
+        try:
+            return original(*arguments, **named)
+        finally:
+            start.end()
+
+    return last
+
+
+def _sleep(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def sleep(*arguments: Any, **named: Any) -> Any:
+        start.end()
+        with contextlib.ExitStack() as mark:
+            if _device() is not None:
+                with _harmless("sleep"):
+                    mark.enter_context(tenancy.giving(_device()))
+            return original(*arguments, **named)
+
+    return sleep
+
+
+@contextlib.contextmanager
+def _harmless(what: str) -> Iterator[None]:
+    """A mark that cannot be made is no reason for vLLM to stop."""
+    try:
+        yield
+    except errors.TidegateError as problem:
+        seams.warn_once(f"vllm {what}", f"peers do not learn of vLLM's {what}: {problem}")
+
+
+def _device() -> Optional[str]:
+    """The device that this thread computes on; None where that is no card of ours, or none yet."""
+    torch = card.torch_if_loaded()
+    with contextlib.suppress(Exception):  # whatever torch has become, vLLM's own call goes on
+        if torch is not None and torch.cuda.is_initialized() and card.current() is None:
+            torch.cuda.synchronize()  # makes the context, as vLLM does next
+        where = card.current()
+        return None if where is None else f"cuda:{where.index}"
+    return None
