@@ -12,7 +12,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from card_results import no_row, parser, row, write_results
+from card_results import GIB, no_row, parser, row, write_results
 from line_plot import Panel, picture
 
 FIRST = ("actor/entropy", "training/rollout_probs_diff_mean", "response_length/mean")
@@ -127,6 +127,13 @@ def speaks(run):
     return made
 
 
+def host_memory(run):
+    """What the whole run takes of the machine's own memory: engine, Ray and all."""
+    if "host_bytes" not in run:
+        return [no_row(f"{run['mode']}: host memory", "it was not watched")]
+    return [row(f"{run['mode']}: host memory, GiB, most", "", run["host_bytes"] / GIB)]
+
+
 def memory(run):
     used = [mib for _, mib in run["used_mib"]]
     if not used:
@@ -170,7 +177,7 @@ def main():
     rows = []
     for run in runs:
         rows.append(row(f"{run['mode']}: steps", run["tail"][-400:], len(run["steps"]), (">=", 4)))
-        rows += memory(run) + leaks(run)
+        rows += memory(run) + host_memory(run) + leaks(run)
         if run is not base:
             rows += [first_step(run, base), learns(run)] + times(run, base)
         if run not in (base, again):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real verl (GRPO, FSDP2 with offload, hybrid vLLM) for a few steps in one mode of Tidegate.
 
-    verl_once.py --mode without|observe|on --carried DIR --installed DIR --out FILE.json
+    verl_once.py --mode without|observe|on [--offload] --carried DIR --installed DIR --out FILE.json
 
-`without` has no Tidegate installed at all. --profile records verl's own torch_memory files, which
+`without` has no Tidegate installed at all. --offload: what verl offloads goes through Tidegate's
+host copies. --profile records verl's own torch_memory files, which
 takes time, and where they are recorded observe does not look into segments. What the run says and
 measures, what `tidegate status` shows meanwhile and what `tidegate leak` finds in those files go to
 one file; verl_beside.py compares the files of several modes.
@@ -20,6 +21,7 @@ import time
 from pathlib import Path
 
 from card_results import card, machine
+from measure import free_bytes  # card_results has put it on the path
 
 HERE = Path(__file__).resolve().parent
 SMALL = "--hidden 1024 --layers 12 --inter 2816 --heads 8 --kv 2"
@@ -66,6 +68,8 @@ def overrides(options):
                  "actor_rollout_ref.actor.fsdp_config.full_determinism=True"]
     if options.mode != "without":
         made.append(f"+ray_kwargs.ray_init.runtime_env.env_vars.TIDEGATE={options.mode}")
+    if options.offload:
+        made.append("+ray_kwargs.ray_init.runtime_env.env_vars.TIDEGATE_OFFLOAD=1")
     return made + options.more
 
 
@@ -104,6 +108,26 @@ class StatusWatch:
             if look["json"] or not kept or look["said"] != kept[-1]["said"]:
                 kept.append(look)
         return kept[:8] + kept[8::max(1, len(kept) // 12)]
+
+
+class HostWatch:
+    """By how much less memory the machine has available beside a `with` block, at most."""
+
+    def __init__(self, every_s=0.5):
+        self.every_s, self.most_bytes, self.stop = every_s, 0, threading.Event()
+        self.thread = threading.Thread(target=self.watch, args=(free_bytes(),))
+
+    def watch(self, before):
+        while not self.stop.wait(self.every_s):
+            self.most_bytes = max(self.most_bytes, before - free_bytes())
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_error):
+        self.stop.set()
+        self.thread.join()
 
 
 def log_lines(path):
@@ -164,15 +188,17 @@ def run(options):
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(place / "vr" / "verl_run.py"), "--", *overrides(options)]
     start = time.time()
-    with StatusWatch(options) as status:
+    with StatusWatch(options) as status, HostWatch() as host:
         code = ended(command, environment(options, place, out), options.limit + 40)
     metrics = out / "metrics.jsonl"
     log = out / "run.log"
-    return {"mode": options.mode, "card": card(), "machine": machine(), "code": code,
+    mode = options.mode + (", offload" if options.offload else "")
+    return {"mode": mode, "card": card(), "machine": machine(), "code": code,
             "seconds": time.time() - start,
             "command": command, "asked_steps": options.steps,
             "steps": [json.loads(line) for line in metrics.read_text().splitlines()]
             if metrics.exists() else [],
+            "host_bytes": host.most_bytes,
             "lines": log_lines(log), "used_mib": used_curve(out / "gpu_mem.csv"),
             "tail": log.read_text(errors="replace")[-6000:] if code and log.exists()
             else "",
@@ -196,6 +222,8 @@ def main():
                         help="without verl's full determinism, as users run it")
     parser.add_argument("--profile", action="store_true",
                         help="record verl's torch_memory files")
+    parser.add_argument("--offload", action="store_true",
+                        help="verl's offloading through Tidegate's host copies")
     parser.add_argument("more", nargs="*", help="Hydra's overrides")
     options = parser.parse_args()
     result = run(options)

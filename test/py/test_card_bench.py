@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import types
 import xml.etree.ElementTree as tree
 from pathlib import Path
@@ -128,6 +129,7 @@ def test_files_of_all_modes_become_rows(tmp_path, monkeypatch, capsys):
             verl_run("on", loss=0.51), verl_run("without", loss=0.5001)]
     runs[0]["leak"] = {"code": 0}  # the one that wrote memory files is not the measure of time
     runs[2]["steps"][0]["response_length/mean"] = 63.0
+    runs[2]["host_bytes"] = 3 << 30
     for number, run in enumerate(runs):
         (tmp_path / f"{number}.json").write_text(json.dumps(run))
     monkeypatch.setattr(sys, "argv", ["verl_beside.py", *(str(tmp_path / f"{number}.json")
@@ -151,6 +153,8 @@ def test_files_of_all_modes_become_rows(tmp_path, monkeypatch, capsys):
     assert rows["observe: hand-overs written down"]["value"] == 9 / 4
     assert rows["on/without: seconds of step"]["value"] == 1
     assert f"without, again: {far}" not in rows
+    assert rows["on: host memory, GiB, most"]["value"] == 3
+    assert rows["observe: host memory"]["value"] is None
     assert tree.fromstring(written.with_suffix(".svg").read_text()).tag.endswith("svg")
 
 
@@ -199,6 +203,30 @@ def test_samples_are_read_back():
     samples = load("memory_samples")
     assert samples.parsed("12.340 1000 77=400 78=0") == (12.34, 1000, {77: 400, 78: 0})
     assert samples.parsed("12.340 1000") == (12.34, 1000, {})
+
+
+def test_offloading_is_asked_for_as_a_user_asks(monkeypatch):
+    once = load("verl_once")
+    options = types.SimpleNamespace(same=False, mode="on", offload=True, more=["a=b"])
+    assert once.overrides(options) == [
+        f"+ray_kwargs.ray_init.runtime_env.env_vars.{name}"
+        for name in ("TIDEGATE=on", "TIDEGATE_OFFLOAD=1")] + ["a=b"]
+
+
+def test_the_machines_memory_is_watched_at_its_least(monkeypatch):
+    once, done = load("verl_once"), threading.Event()
+    seen = iter([100, 90, 40, 95])
+
+    def free():
+        left = next(seen, None)
+        if left is None:
+            done.set()
+        return 99 if left is None else left
+
+    monkeypatch.setattr(once, "free_bytes", free)
+    with once.HostWatch(every_s=0.001) as watch:
+        assert done.wait(20)
+    assert watch.most_bytes == 60 and not watch.thread.is_alive()
 
 
 # ---- offloading ----------------------------------------------------------------------------------
