@@ -2,6 +2,7 @@
 /* Host memory by itself, for those who copy by other means than tags: torch, in its own streams. */
 #include <tidegate/hostmem.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
@@ -151,9 +152,11 @@ static uint32_t thread_count(const struct tg_hostmem *memory, uint32_t asked) {
  * caller's. */
 static int touch_all(struct tg_hostmem *memory, uint32_t count) {
     struct share shares[MOST_THREADS] = {0};
-    size_t each = memory->charged_bytes / count / UNIT_BYTES * UNIT_BYTES, at = 0;
+    size_t each, at = 0;
     int rc = 0;
 
+    assert(count >= 1 && count <= MOST_THREADS);
+    each = memory->charged_bytes / count / UNIT_BYTES * UNIT_BYTES;
     for (uint32_t i = 0; i < count; i++) {
         struct share *share = &shares[i];
 
