@@ -304,6 +304,22 @@ print(json.dumps(seen))
     assert err.count("off, but vLLM's memory lies in Tidegate's tags") == 1
 
 
+@pytest.mark.parametrize("size, rank, name", [(1, 0, "vllm"), (2, 1, "vllm tp 1"),
+                                              ("unknown", 1, "vllm")])
+def test_a_worker_is_named_by_its_place(engine, size, rank, name):
+    """In the user's own process it has the name that this has."""
+    _, err = engine(f"""
+import multiprocessing, types
+multiprocessing.parent_process = lambda: {"None" if rank == 0 else "1"}
+made = vllm_world.worker()
+group = types.SimpleNamespace(world_size={size!r}, rank_in_group={rank})
+sys.modules["vllm.distributed.parallel_state"].get_tp_group = lambda: group
+made._maybe_get_memory_pool_context("weights")
+print(json.dumps(None))
+""")
+    assert f"[{'trainer' if rank == 0 else name}] tidegate on: GPU 0, vLLM" in err
+
+
 def test_where_ours_cannot_serve_vllm_s_own_does(engine):
     seen, err = engine(WHO + """
 from tidegate import card

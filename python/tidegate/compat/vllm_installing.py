@@ -58,8 +58,9 @@ def _guarded(install: Callable[[ModuleType], None], module: ModuleType) -> None:
     try:
         install(module)
     except Exception as problem:
-        seams.warn_once(f"vllm {module.__name__}", f"vLLM {vllm_process.version()}: {module.__name__} has no "
-                        f"seams ({type(problem).__name__}: {problem}). It stays as it is")
+        seams.warn_once(f"vllm {module.__name__}",
+                        f"vLLM {vllm_process.version()}: {module.__name__} has no seams "
+                        f"({type(problem).__name__}: {problem}). It stays as it is")
 
 
 def _install_function(module: ModuleType) -> None:

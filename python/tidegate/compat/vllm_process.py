@@ -16,6 +16,18 @@ def version() -> str:
     return str(getattr(sys.modules.get("vllm"), "__version__", ""))
 
 
+def _name() -> str:
+    """"vllm", of several that compute as one "vllm tp 0"."""
+    parallel = sys.modules.get("vllm.distributed.parallel_state")
+    try:
+        group = None if parallel is None else parallel.get_tp_group()
+        size, rank = getattr(group, "world_size", 1), getattr(group, "rank_in_group", 0)
+    except Exception:  # not yet, or no longer known by these names
+        return "vllm"
+    several = isinstance(size, int) and isinstance(rank, int) and size > 1
+    return f"vllm tp {rank}" if several else "vllm"
+
+
 def announce(what: str) -> None:
     """Says what is done here; later calls say nothing more."""
     global _announced
@@ -23,7 +35,7 @@ def announce(what: str) -> None:
         return
     _announced = True
     if multiprocessing.parent_process() is not None:  # not the user's own program
-        identity.stand_for("vllm")
+        identity.stand_for(_name())
     where = card.current()
     gpu = "" if where is None else f"GPU {where.index}, "
     seams.announce(f"tidegate {modes.mode()}: {gpu}vLLM {version()}: {what}")
