@@ -24,6 +24,7 @@ VERSION = "0.1.0"  # of the headers that abi.py was written from
 
 _lock = ForkSafeLock()
 _functions: Optional[Dict[str, Any]] = None
+_path: Optional[str] = None
 _failure: Optional[errors.LibraryMissing] = None
 
 
@@ -89,10 +90,13 @@ def _open(path: str) -> Dict[str, Any]:
 
 
 def _find() -> Dict[str, Any]:
+    global _path
     complaints: List[str] = []
     for path in _candidates():
         try:
-            return _open(path)
+            found = _open(path)
+            _path = path
+            return found
         except (OSError, AttributeError) as problem:
             complaints.append(str(problem))
     raise errors.LibraryMissing(0, f"libtidegate.so cannot be used: {'; '.join(complaints)}. "
@@ -114,6 +118,13 @@ def functions() -> Dict[str, Any]:
             assert _failure is not None
             raise errors.LibraryMissing(0, _failure.text)
         return _functions
+
+
+def path() -> str:
+    """The file that was opened, for whoever opens it by itself. Raises LibraryMissing."""
+    functions()
+    assert _path is not None
+    return _path
 
 
 def is_usable() -> bool:

@@ -18,7 +18,7 @@ import time
 import weakref
 from ctypes import byref, c_uint64, c_void_p
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Optional, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Union
 
 from . import abi, card, checks, devices, errors, library, shortage, tenancy, torch_sources
 from .locks import ForkSafeLock
@@ -292,6 +292,59 @@ def wake(tags: Names = None, *, timeout: Optional[float] = 20.0) -> Receipt:
     seconds (None: no limit). Raises TidegateWouldNotFit with the account of who holds it,
     UnknownTag, Busy, DeviceFailed; all tags sleep as before then."""
     return _move("wake", tags, timeout)
+
+
+def chosen(names: Names) -> List[str]:
+    """The tags of this process that are named (None: all). Raises UnknownTag, BadValue."""
+    memory = _memory
+    if memory is None and names is None:
+        return []
+    if memory is None:
+        raise errors.UnknownTag(0, "this process has no tags: tidegate.tag(name) makes one")
+    return _names(memory, names)
+
+
+class Place(NamedTuple):
+    """What lies at an address: a block of a tag, from `address` on."""
+
+    tag: Tag
+    address: int
+    size_bytes: int
+
+
+def place(address: int) -> Optional[Place]:
+    """The block of this process's tags in which an address lies; None: in none."""
+    memory = _memory
+    if memory is None:
+        return None
+    handle, block, size = c_void_p(), c_void_p(), c_uint64()
+    try:
+        library.call("tg_memory_find", memory.handle, address, byref(handle), byref(block),
+                     byref(size))
+    except errors.BadValue:
+        return None
+    for tag in list(memory.tags.values()):
+        if tag.handle.value == handle.value:
+            return Place(tag, block.value or 0, size.value)
+    return None
+
+
+def host_view(address: int, size_bytes: int) -> memoryview:
+    """The host copy of size_bytes at an address in a sleeping block, not copied: it is lent until
+    the tag wakes or the block is freed, and reading it later ends the process.
+
+    Raises BadValue (no block holds these bytes); TidegateError where there is no copy now: the tag
+    is awake, or has no backup."""
+    checks.check_bytes("size_bytes", size_bytes, "bytes to read")
+    found = place(address)
+    if found is None or address + size_bytes > found.address + found.size_bytes:
+        raise errors.BadValue(0, f"{size_bytes} bytes at {address:#x} lie in no block of this "
+                              "process's tags")
+    copy, size = c_void_p(), c_uint64()
+    library.call("tg_memory_hostcopy", found.tag.memory.handle, found.address, byref(copy),
+                 byref(size))
+    first = (copy.value or 0) + address - found.address
+    return memoryview((ctypes.c_uint8 * size_bytes).from_address(first)).cast("B").toreadonly()
 
 
 def own(uuid: Optional[bytes]) -> List[Item]:

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions: torch's allocations in tags, over the driver that stands in. torch is pool_world's."""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+FOLDER = pathlib.Path(os.environ.get("TIDEGATE_BIN", "build/cli/tidegate")).resolve().parents[1]
+BEGIN = f"""
+import gc, json, os, sys, threading
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+import pool_world as world, tidegate
+from tidegate import errors, pools
+from ctypes import memset, string_at
+torch = world.begin()
+MIB = 1 << 20
+def driver_used():
+    free, total = world.devices.device("cuda:0").memory()
+    return (total - free) // MIB
+def told(kind, action):
+    try:
+        action()
+    except kind as problem:
+        return type(problem).__name__
+    return "nothing"
+"""
+
+
+@pytest.fixture
+def tell(python):
+    """tell(code) -> what the code printed as JSON"""
+    def call(code, **env):
+        result = python(BEGIN + code, TIDEGATE_STANDIN="capacity=128MiB,context=0",
+                        LD_LIBRARY_PATH=str(FOLDER / "test" / "standin"), **env)
+        assert result.status == 0, result.err
+        return json.loads(result.out)
+    return call
+
+
+def test_what_torch_allocates_inside_belongs_to_the_tag(tell):
+    assert tell("""
+before = world.Tensor(4 * MIB)
+with pools.region("weights", backup="host") as tag:
+    inside = world.Tensor(4 * MIB)
+after = world.Tensor(4 * MIB)
+found = pools.tag_at(inside.data_ptr() + 3 * MIB)
+print(json.dumps([before.data_ptr(), after.data_ptr(), found is tag,
+                  pools.tag_at(inside.data_ptr() + 4 * MIB) is None,
+                  tag.info().size_bytes // MIB, pools.is_inside()]))
+""") == [0, 0, True, True, 4, False]
+
+
+def test_it_sleeps_and_wakes_at_its_address_with_what_it_held(tell):
+    assert tell("""
+with pools.region("weights", backup="host"):
+    kept = world.Tensor(6 * MIB)
+with pools.region("kv_cache"):
+    cache = world.Tensor(10 * MIB)
+awake = driver_used()
+tag = tidegate.tags.tag("weights", backup="host", packed=True)
+tidegate.sleep()
+asleep = driver_used()
+copy = pools.host_view(kept.data_ptr() + MIB, 16)
+zeros, length = bytes(copy) == bytes(16), len(copy)
+refused = told(errors.TidegateError, lambda: pools.region("weights", backup="host").__enter__())
+tidegate.wake()
+print(json.dumps([awake, asleep, driver_used(), zeros, length, refused,
+                  told(errors.TidegateError, lambda: pools.host_view(kept.data_ptr(), 16)),
+                  told(errors.BadValue, lambda: pools.host_view(kept.data_ptr(), 7 * MIB)),
+                  told(errors.BadValue, lambda: pools.host_view(12345, 1))]))
+""") == [16, 0, 16, True, 16, "TidegateError", "TidegateError", "BadValue", "BadValue"]
+
+
+def test_regions_nest_and_the_innermost_has_it(tell):
+    assert tell("""
+with pools.region("a") as a:
+    first = world.Tensor(2 * MIB)
+    with pools.region("b") as b:
+        second = world.Tensor(2 * MIB)
+        with pools.region("a"):
+            third = world.Tensor(2 * MIB)
+        with pools.outside():
+            fourth = world.Tensor(2 * MIB)
+    fifth = world.Tensor(2 * MIB)
+print(json.dumps([(pools.tag_at(t.data_ptr()) or a).name if t.data_ptr() else "none"
+                  for t in (first, second, third, fourth, fifth)]))
+""") == ["a", "b", "a", "none", "a"]
+
+
+def test_an_exception_inside_restores_the_outer_region(tell):
+    assert tell("""
+with pools.region("a"):
+    try:
+        with pools.region("b"):
+            raise ValueError
+    except ValueError:
+        pass
+    inner = world.Tensor(2 * MIB)
+outer = world.Tensor(2 * MIB)
+print(json.dumps([pools.tag_at(inner.data_ptr()).name, outer.data_ptr(), pools.is_inside()]))
+""") == ["a", 0, False]
+
+
+def test_threads_are_in_no_region_of_another_and_share_a_tag(tell):
+    assert tell("""
+got = []
+def work():
+    got.append(world.Tensor(2 * MIB).data_ptr())
+    with pools.region("a") as tag:
+        got.append(pools.tag_at(world.Tensor(2 * MIB).data_ptr()).name)
+with pools.region("a"):
+    held = world.Tensor(2 * MIB)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+print(json.dumps(got))
+""") == [0, "a"]
+
+
+def test_expandable_segments_are_off_inside_and_as_before_after(tell):
+    assert tell("""
+world.expandable[0] = True
+with pools.region("a"):
+    held = world.Tensor(2 * MIB)
+    with pools.region("b"):
+        inner = world.Tensor(2 * MIB)
+print(json.dumps([world.expandable[0], world.settings]))
+""") == [True, ["expandable_segments:False", "expandable_segments:True"]]
+
+
+def test_without_memory_it_is_torchs_own_error(tell):
+    assert tell("""
+with pools.region("a") as tag:
+    kept = world.Tensor(100 * MIB)
+    said = told(world.OutOfMemoryError, lambda: world.Tensor(60 * MIB))
+print(json.dumps([said, tag.info().size_bytes // MIB, pools.is_inside()]))
+""") == ["OutOfMemoryError", 100, False]
+
+
+def test_trim_gives_back_what_is_free_and_nothing_else(tell):
+    """Also what comes free later in a pool that was let go of."""
+    assert tell("""
+with pools.region("a") as tag:
+    kept, free = world.Tensor(4 * MIB), world.Tensor(8 * MIB)
+with pools.region("b"):
+    other = world.Tensor(2 * MIB)
+del free
+first, used = pools.trim("a"), driver_used()
+again = pools.trim("a")
+with pools.region("a"):
+    later = world.Tensor(6 * MIB)
+del kept
+last = pools.trim(["a", "b"])
+print(json.dumps([first // MIB, used, again, last // MIB, driver_used(),
+                  pools.tag_at(later.data_ptr()).name,
+                  told(errors.UnknownTag, lambda: pools.trim("nobody"))]))
+""") == [8, 6, 0, 4, 8, "a", "UnknownTag"]
+
+
+def test_a_pool_that_a_graph_replays_in_is_not_let_go_of(tell):
+    assert tell("""
+with pools.region("a"):
+    freed = world.Tensor(4 * MIB)
+pools.of("a")[0].graphs = 1
+del freed
+print(json.dumps([pools.trim(), driver_used()]))
+""") == [0, 4]
+
+
+def test_free_in_a_sleeping_tag_costs_no_wake(tell):
+    assert tell("""
+with pools.region("a", backup="host") as tag:
+    kept, free = world.Tensor(4 * MIB), world.Tensor(8 * MIB)
+tidegate.sleep("a")
+del free
+pools.trim()
+tidegate.wake("a")
+print(json.dumps([driver_used(), tag.info().size_bytes // MIB]))
+""") == [4, 4]
+
+
+def test_a_forked_child_has_no_pools_and_harms_none(tell):
+    assert tell("""
+with pools.region("a") as tag:
+    kept = world.Tensor(4 * MIB)
+reader, writer = os.pipe()
+if os.fork() == 0:
+    said = [pools.trim(), pools.tag_at(kept.data_ptr()) is None, pools.of("a")[0] is None]
+    os.write(writer, json.dumps(said).encode())
+    os._exit(0)
+os.wait()
+print(json.dumps([json.loads(os.read(reader, 100)), tag.info().size_bytes // MIB, driver_used()]))
+""") == [[0, True, True], 4, 4]
+
+
+def test_other_settings_of_a_tag_are_refused(tell):
+    assert tell("""
+with pools.region("a", backup="host"):
+    pass
+print(json.dumps([told(errors.TidegateError, lambda: pools.region("a").__enter__()),
+                  told(errors.BadValue, lambda: pools.region("no name").__enter__()),
+                  told(errors.BadValue, lambda: pools.region("b", backup="disk").__enter__()),
+                  pools.is_inside()]))
+""") == ["TidegateError", "BadValue", "BadValue", False]
