@@ -18,12 +18,21 @@ MOVING = tuple(version for version in VERSIONS if version >= "0.7.1")
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "verl_offload_world.py")
 
 
-def play(folder, version, scenario, options=None, mode="on", asked="1", **more):
+def start(folder, version, scenario, options, mode="on", **more):
     (folder / "cwd").mkdir(exist_ok=True, parents=True)
-    env = environment(folder, version, "torch", mode, TIDEGATE_OFFLOAD=asked, **more)
-    return Ran(subprocess.run([sys.executable, SCRIPT, "torch", scenario,
-                               json.dumps(options or {})], env=env, cwd=folder / "cwd", text=True,
-                              capture_output=True, timeout=120, check=False))
+    env = environment(folder, version, "torch", mode, TIDEGATE_OFFLOAD="1", **more)
+    return subprocess.Popen([sys.executable, SCRIPT, "torch", scenario, json.dumps(options or {})],
+                            env=env, cwd=folder / "cwd", text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE)
+
+
+def end(process):
+    out, err = process.communicate(timeout=120)
+    return Ran(subprocess.CompletedProcess(process.args, process.returncode, out, err))
+
+
+def play(folder, version, scenario, options=None, **more):
+    return end(start(folder, version, scenario, options, **more))
 
 
 @needs_torch
@@ -42,6 +51,24 @@ def test_training_goes_on_as_under_verl_alone(tmp_path, version, kind):
     assert ours["emptied"] == alone["emptied"] == 3
     for words in ("offload model", "load model", "offload optimizer", "load optimizer"):
         assert len(ours.said(f"tidegate: {words} ")) == 1, words
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1", "fsdp1_orig"])
+def test_two_ranks_train_on(tmp_path, kind):
+    """Shards of parameters, some of them not even: FSDP2 pads those anew, in memory of its own."""
+    def ranks(mode):
+        options = {"kind": kind, "ranks": 2}
+        (tmp_path / str(mode)).mkdir()
+        started = [start(tmp_path / str(mode), "0.9.1", "train", options, mode=mode, RANK=str(rank),
+                         TIDEGATE_DIR=str(tmp_path / f"{mode}-{rank}")) for rank in (0, 1)]
+        return [end(process) for process in started]
+
+    for alone, ours in zip(ranks(None), ranks("on")):
+        assert ours["losses"] == alone["losses"]
+        assert ours["ours"] and not ours.said("cannot move")
+        model, optimizer = ours["held"][-1]
+        assert all(optimizer) and sum(model) >= (len(model) / 2 if kind == "fsdp2" else 1)
 
 
 @needs_torch

@@ -40,8 +40,8 @@ def size_of(owner):
     return ours._copies[owner].size_bytes if ours is not None and owner in ours._copies else 0
 
 
-def sharded(torch, kind):
-    """A model over one rank, by the FSDP that is asked for."""
+def sharded(torch, kind, ranks):
+    """A model over so many ranks, by the FSDP that is asked for."""
     from torch.distributed.device_mesh import init_device_mesh
 
     torch.manual_seed(3)
@@ -50,21 +50,23 @@ def sharded(torch, kind):
     if kind == "none":
         return model
     if kind == "fsdp2":
-        mesh = init_device_mesh("cpu", (1,))
+        mesh = init_device_mesh("cpu", (ranks,))
         torch.distributed.fsdp.fully_shard(model[0], mesh=mesh)
         return torch.distributed.fsdp.fully_shard(model, mesh=mesh)
     return torch.distributed.fsdp.FullyShardedDataParallel(
         model, device_id=torch.device("cpu"), use_orig_params=kind == "fsdp1_orig")
 
 
-def train(kind="fsdp2", rounds=4, off_after=None):
-    """A trainer's rounds: everything in, a step, everything out."""
+def train(kind="fsdp2", rounds=4, off_after=None, ranks=1):
+    """A trainer's rounds: everything in, a step, everything out. Of several ranks, each a process
+    with RANK in its environment, the folder above is the place to meet."""
     torch, home = utils("fsdp")
     if kind.startswith("fsdp1"):
         home.get_device_id = lambda: 0
-    torch.distributed.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meet-{kind}",
-                                         rank=0, world_size=1)
-    model = sharded(torch, kind)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{os.path.dirname(os.getcwd())}/meet-{kind}",
+        rank=int(os.environ["RANK"]), world_size=ranks)
+    model = sharded(torch, kind, ranks)
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
     losses, held, sizes = [], [], []
     for number in range(rounds):
