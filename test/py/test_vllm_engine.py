@@ -22,7 +22,7 @@ DRIVER = FOLDER.parents[1] / "test" / "standin"
 MIB = 1 << 20
 
 BEGIN = f"""
-import json, os, subprocess, sys, time
+import contextlib, json, os, subprocess, sys, time
 sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
 import tidegate, vllm_world
 from vllm_world import CALLS, MIB, TENSORS, Stranger, driver
@@ -204,6 +204,37 @@ print(json.dumps(seen))
                     [0, 24, True, "weights", True, None], {"weights": 26, "kv_cache": 40},
                     "read only", [66, False],
                     "CuMem allocator can only be used for one instance per process."]
+
+
+def test_the_copy_of_a_sleeping_allocation_can_be_read(engine):
+    seen, _ = engine("""
+import torch
+torch.frombuffer = lambda view, dtype: [view.readonly, len(view) // MIB, set(view)]
+made = vllm_world.worker()
+weights, cache = vllm_world.load(made)
+made.sleep(1)
+data = compat.ours().pointer_to_data
+readonly, size, content = data[weights.address].cpu_backup_tensor
+print(json.dumps([readonly, size, list(content), data[cache.address].cpu_backup_tensor]))
+""")
+    assert seen == [True, 24, [7], None]
+
+
+def test_a_second_engine_can_start_when_the_first_is_gone(engine):
+    """vLLM asks whether the allocator is empty; what torch only caches is not in use."""
+    seen, _ = engine("""
+made = vllm_world.worker()
+held = vllm_world.load(made)
+made.sleep(1)
+made.wake_up()
+seen = [compat.ours().get_current_usage() // MIB]
+del held, made
+seen += [free(), compat.ours().get_current_usage(), free()]
+again = vllm_world.worker()
+held = vllm_world.load(again)
+print(json.dumps(seen + [compat.ours().get_current_usage() // MIB]))
+""")
+    assert seen == [66, 58, 0, 124, 66]
 
 
 def _signatures(text, wanted):
@@ -500,7 +531,7 @@ seen = [starting()]
 worker.init_worker_distributed_environment(config, 0)
 seen.append(starting())
 made.model_runner.load_model = lambda **_: seen.append(starting())
-worker.set_current_vllm_config = lambda _: vllm_world.contextlib.nullcontext()
+worker.set_current_vllm_config = lambda _: contextlib.nullcontext()
 made.vllm_config.weight_transfer_config = None
 made.vllm_config.model_config.enable_cumem_allocator = False
 made.load_model()

@@ -2,16 +2,16 @@
 """One worker of vLLM without a GPU: its own allocator modules and its own GPU worker, over stubs
 and a driver that stands in for a GPU's. Tests import it in a Python of their own.
 
-torch is a stub whose regions are tags and whose tensors are blocks of them: bytes and figures are
-the driver's, and what torch itself does is shown on a card."""
+torch is a stub whose pools are pool_world's: bytes and figures are the driver's, and what torch
+itself does is shown on a card."""
 
-import contextlib
 import ctypes
 import importlib
 import importlib.machinery
 import os
 import sys
 import types
+import weakref
 
 import stub_packages
 
@@ -37,45 +37,35 @@ def driver():
 
 
 class Tensors:
-    """What a region of the stub holds: blocks of its tag."""
+    """What was allocated in the regions of our pools."""
 
     def __init__(self):
-        self.regions, self.blocks = [], []
-
-    @contextlib.contextmanager
-    def region(self, name, *, backup="none", keep_host=False, packed=None):
-        from tidegate import tags
-
-        tag = tags.tag(name, backup=backup, keep_host=keep_host, packed=bool(packed))
-        self.regions.append(tag)
-        try:
-            yield tag
-        finally:
-            self.regions.pop()
+        self.held = []
 
     def new(self, size, fill):
-        """A tensor in the innermost region."""
-        block = self.regions[-1].alloc(size)
-        self.blocks.append(block)
-        self.write(block, fill)
-        return block
+        """A tensor of one value in the region that this thread is in."""
+        import pool_world
+
+        tensor = pool_world.Tensor(size)
+        tensor.address, tensor.size_bytes = tensor.data_ptr(), size
+        self.held.append(weakref.ref(tensor))
+        self.write(tensor, fill)
+        return tensor
 
     @staticmethod
-    def write(block, fill):
-        ctypes.memset(block.address, fill, block.size_bytes)
+    def write(tensor, fill):
+        ctypes.memset(tensor.address, fill, tensor.size_bytes)
 
     @staticmethod
-    def content(block):
+    def content(tensor):
         """The one byte that all of it is; None: it differs."""
-        found = set(ctypes.string_at(block.address, block.size_bytes))
+        found = set(ctypes.string_at(tensor.address, tensor.size_bytes))
         return found.pop() if len(found) == 1 else None
 
     def segments(self):
-        return [{"device": 0, "address": block.address, "total_size": block.size_bytes}
-                for block in self.blocks]
-
-    def tag_at(self, address):
-        return next((block.tag for block in self.blocks if block.address == address), None)
+        alive = [tensor for tensor in (one() for one in self.held) if tensor is not None]
+        return [{"device": 0, "address": tensor.address, "total_size": tensor.size_bytes}
+                for tensor in alive]
 
 
 TENSORS = Tensors()
@@ -87,17 +77,21 @@ def _memory(*_):
 
 
 def put_under(torch):
-    """A card under the stub of torch, and pools that are tags."""
-    for name in ("cuda", "version", "_C", "distributed", "accelerator"):
+    """A card under the stub of torch, and pools."""
+    import pool_world
+
+    for name in ("cuda", "cuda.memory", "version", "_C", "distributed", "accelerator"):
         importlib.import_module(f"torch.{name}")
     torch.__version__, torch.version.cuda, torch.version.hip = "2.11.0", "13.0", None
     cuda = torch.cuda
     cuda.is_initialized = cuda.is_available = lambda: True
     cuda.current_device, cuda.device_count = lambda: 0, lambda: 1
     cuda.mem_get_info = _memory
-    cuda.empty_cache = lambda: CALLS.append("empty_cache")
+    cuda.empty_cache = lambda: CALLS.append("empty_cache") or pool_world.empty_cache()
     cuda.synchronize = lambda *_: None
-    cuda.use_mem_pool = cuda.memory_snapshot = lambda *_: TENSORS.segments()
+    cuda.memory.CUDAPluggableAllocator = pool_world.Pluggable
+    cuda.MemPool, cuda.use_mem_pool = pool_world.MemPool, pool_world.use_mem_pool
+    cuda.memory_snapshot = lambda *_: TENSORS.segments()
     cuda.is_current_stream_capturing = lambda: False
     cuda.cudart = lambda: types.SimpleNamespace(cudaMemGetInfo=_memory)
     torch._C._cuda_hasPrimaryContext = lambda index: True
@@ -107,11 +101,8 @@ def put_under(torch):
                                                    "active_bytes", "inactive_split_bytes")}
     torch.inference_mode = lambda: lambda function: function
     torch.nn.Module, torch.Tensor = object, object
-    pools = types.ModuleType("tidegate.pools")
-    pools.region, pools.tag_at = TENSORS.region, TENSORS.tag_at
-    pools.trim = lambda names=None: CALLS.append(f"trim {' '.join(names)}") or 0
-    pools.of = lambda name: (f"pool of {name}", "allocator")
-    sys.modules["tidegate.pools"] = pools
+    torch._C._cuda_memorySnapshot = lambda *_: {"segments": [], "allocator_settings": {}}
+    torch._C._accelerator_setAllocatorSettings = pool_world.set_settings
 
 
 def begin():

@@ -16,8 +16,7 @@ import gc
 import types
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from .. import card, errors, library, patience, tags
-from .. import pools  # type: ignore[attr-defined, unused-ignore]
+from .. import card, errors, library, patience, pools, tags
 from ..receipts import Receipt
 from . import vllm_observing
 
