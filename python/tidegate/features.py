@@ -74,7 +74,9 @@ def _rows() -> List[Feature]:
         rows += _of_engine(engine)
     rows += [
         Feature("observe: receipts, growth, holder", WORKS, "", "verl", versions.OLDEST),
-        Feature("reclaim, tag, sleep, wake, step from Python", WORKS),
+        Feature("offloading through exact host copies", WORKS, "", "verl",
+                versions.OFFLOADS_SINCE, where="TIDEGATE_OFFLOAD=1"),
+        Feature("reclaim, tag, sleep, wake, step, HostCopies from Python", WORKS),
         Feature("all of it on ROCm, NPU and CPU", REFUSED,
                 "only NVIDIA devices are known; calls do nothing there"),
         Feature("engine memory that sleeps without the engine's own sleep mode", REFUSED,

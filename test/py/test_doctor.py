@@ -204,7 +204,7 @@ def test_marks_in_the_text(doctor, site):
     env = site(verl="0.9.1", sglang="0.5.12", tidegate="0.1.0")
     result = doctor("--python", sys.executable, env=env)
     marked = [line for line in result.out.splitlines() if line.startswith("* ")]
-    assert len(marked) == 3 and sum("sglang" in line for line in marked) == 2
+    assert len(marked) == 4 and sum("sglang" in line for line in marked) == 2
 
 
 def test_table_is_the_packages(doctor):

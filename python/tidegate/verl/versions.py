@@ -25,6 +25,7 @@ OLDEST: Version = (0, 6, 1)
 NEWEST_TRIED: Version = (0, 9, 1)
 ENTRY_POINTS_SINCE: Version = (0, 9)
 PLATFORM_SINCE: Version = (0, 9)
+OFFLOADS_SINCE: Version = (0, 7, 1)  # Megatron's functions took other arguments before
 PLATFORM_MODULE = "verl.plugin.platform.platform_cuda"
 
 
@@ -89,7 +90,7 @@ TARGETS: Tuple[Target, ...] = (
     Target(SERVER, _VLLM + "vllm_async_server", "vLLMHttpServerBase.wake_up", until=(0, 7, 1)),
     Target(SERVER, _VLLM + "vllm_async_server", "vLLMHttpServer.sleep", since=(0, 7, 1)),
     Target(SERVER, _VLLM + "vllm_async_server", "vLLMHttpServer.wake_up", since=(0, 7, 1)),
-    *(Target(OFFLOAD, "verl.utils." + module, name, since=(0, 7, 1))
+    *(Target(OFFLOAD, "verl.utils." + module, name, since=OFFLOADS_SINCE)
       for module, names in _MOVERS.items() for name in names),
 )
 
