@@ -562,6 +562,32 @@ print(json.dumps(seen + [starting()]))
     assert seen[0] == [True] and seen[-1] == [False]
 
 
+def test_a_worker_of_another_version_is_marked_where_it_can_be(engine):
+    """What is missing is named once; loading the model begins the start-up then."""
+    seen, err = engine("""
+import types
+from tidegate.compat import vllm_worker
+def starting():
+    return [row.is_starting for row in tidegate.status().tenants]
+seen = []
+class Worker:
+    def load_model(self):
+        seen.append(starting())
+    def compile_or_warm_up_model(self):
+        seen.append(starting())
+module = types.ModuleType("another.gpu_worker")
+module.Worker = Worker
+vllm_worker.install(module)
+for call in (Worker().load_model, Worker().compile_or_warm_up_model):
+    call()
+    seen.append(starting())
+print(json.dumps(seen))
+""")
+    assert seen == [[True], [True], [True], [False]]
+    assert "vLLM's worker has no init_worker_distributed_environment, init_device, " \
+        "determine_available_memory, initialize_from_config, sleep here" in err
+
+
 PEER = """
 import os, sys, tidegate
 tag = tidegate.tag("optimizer", device="cuda:0")
