@@ -21,6 +21,7 @@ AS_FAR = 4  # times: a largest difference of a few steps varies that much
 TIMES = ("timing_s/update_weights", "timing_s/gen", "timing_s/update_actor",
          "timing_s/old_log_prob")
 ANNOUNCED = re.compile(r"\[[^\]\[]+\] tidegate (observe|on): ")
+OURS = "sleep and wake are Tidegate's"  # says the engine's worker
 RECLAIMED = re.compile(r"\] reclaim for .*: (?:needed|got) ")
 # By how Ray and vLLM mark the lines of their processes.
 ENGINE = re.compile(r"EngineCore|\(Worker[_ ]")
@@ -127,6 +128,18 @@ def speaks(run):
     return made
 
 
+def both_are_tenants(run):
+    """With `on` the engine's memory lies in tags, which the ledger shows beside the trainer."""
+    if run["mode"] != "on":
+        return []
+    workers = [line for line in run["lines"] if OURS in line]
+    looks = [look for look in run["status"] if not look["json"] and "kv_cache" in look["said"]]
+    return [row("on: workers of the engine whose memory is ours", "lines", len(workers), (">=", 1),
+                workers),
+            row("on: looks at the ledger that show the engine's tags", f"of {len(run['status'])}",
+                len(looks), (">=", 1), looks[-1:])]
+
+
 def host_memory(run):
     """What the whole run takes of the machine's own memory: engine, Ray and all."""
     if "host_bytes" not in run:
@@ -181,7 +194,7 @@ def main():
         if run is not base:
             rows += [first_step(run, base), learns(run)] + times(run, base)
         if run not in (base, again):
-            rows += [later_steps(run, base, again)] + speaks(run)
+            rows += [later_steps(run, base, again)] + speaks(run) + both_are_tenants(run)
     written = write_results(options, "verl", rows, {
         "card": base["card"], "machine": base["machine"],  # this may be another machine
         "runs": {run["mode"]: {k: v for k, v in run.items() if k != "used_mib"} for run in runs}})

@@ -15,9 +15,11 @@ _adapters_name = DEFAULT_NAME
 
 
 def stand_for(adapters_name: str) -> None:
-    """An adapter knows what this process is, such as "vllm server": its name if none is given."""
+    """An adapter knows what this process is, such as "vllm server": its name if none is given. The
+    first one's stays, under which the process has joined the ledger."""
     global _adapters_name
-    _adapters_name = adapters_name
+    if _adapters_name == DEFAULT_NAME:
+        _adapters_name = adapters_name
 
 
 def name() -> str:

@@ -121,6 +121,17 @@ def test_processes_of_verl_are_told_apart():
         {"trainer": 1, "server": 1, "engine": 2}
 
 
+def test_with_on_the_engine_s_memory_must_be_in_the_ledger(capsys):
+    beside = load("verl_beside")
+    assert beside.both_are_tenants(verl_run("observe")) == []
+    run = verl_run("on", lines=["[ 9.0] (Worker pid=7) [vllm] tidegate on: GPU 0, vLLM 0.24.0: "
+                                "sleep and wake are Tidegate's"])
+    assert [row["pass"] for row in beside.both_are_tenants(run)] == [True, False]
+    run["status"][0]["said"] = "vllm  pid 7  on  weights 1.0  kv_cache asleep (40.0)"
+    assert [row["pass"] for row in beside.both_are_tenants(run)] == [True, True]
+    assert beside.both_are_tenants({**run, "lines": []})[0]["pass"] is False
+
+
 def test_files_of_all_modes_become_rows(tmp_path, monkeypatch, capsys):
     """Losses may be as far from those without as two runs without are from each other."""
     beside = load("verl_beside")
