@@ -64,7 +64,7 @@ def lacks(engine, stranger, tokens, needs_bytes, count):
     for _ in range(count):
         try:
             found.append(lack(engine, stranger, tokens, needs_bytes))
-        except RolloutFailed as problem:
+        except (RolloutFailed, OSError) as problem:  # or its end of the link is gone
             found.append({"said": str(problem), "woken_bytes": None, "tokens": False})
             break
     return found

@@ -344,6 +344,20 @@ def test_two_ways_of_sleeping_are_judged_side_by_side(capsys):
     assert all(one["pass"] is not False for one in rows.values())
 
 
+def test_an_engine_that_ends_is_the_last_of_its_rounds(capsys):
+    vllm, engine = load("vllm_beside"), SleepingEngine()
+    asked = engine.ask
+
+    def ask(request, *values):
+        if request == "free" and engine.taken:
+            raise BrokenPipeError("gone")
+        return asked(request, *values)
+
+    engine.ask = ask
+    found = vllm.lacks(engine, engine.stranger(), engine.tokens, engine.needs, 4)
+    assert [(one["said"], one["tokens"]) for one in found] == [("gone", False)]
+
+
 @pytest.mark.parametrize("spoil, name", [
     (lambda ours: ours["level 1"][0].update(sleep=300.0), "level 1: first sleep, own / ours"),
     (lambda ours: [one.update(wake=11.0) for one in ours["level 1"]],

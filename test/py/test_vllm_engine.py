@@ -135,6 +135,26 @@ print(json.dumps(seen + [TENSORS.content(cache)]))
     assert seen == ["awake", "asleep", 7, 98, 0]
 
 
+def test_what_cannot_be_meant_is_refused_and_nothing_changes(engine):
+    seen, _ = engine("""
+made = vllm_world.worker()
+weights, cache = vllm_world.load(made)
+allocator = compat.ours()
+def enter(name):
+    with allocator.use_memory_pool(name):
+        pass
+seen = []
+for call, argument in ((allocator.sleep, ["weights"]), (allocator.sleep, 7), (enter, 7),
+                       (enter, "two words"), (enter, "n" * 32), (enter, "")):
+    try:
+        call(argument)
+    except RuntimeError as problem:
+        seen.append(type(problem).__name__)
+print(json.dumps([seen, state("weights"), allocator.current_tag, sorted(allocator.tags)]))
+""")
+    assert seen == [["BadValue"] * 6, "awake", "default", ["kv_cache", "weights"]]
+
+
 # ---- lacking memory ------------------------------------------------------------------------------
 
 def test_a_wake_that_lacks_memory_leaves_all_asleep_and_succeeds_later(engine):
