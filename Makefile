@@ -10,7 +10,7 @@ BENCH = # options of bench/run, such as --quick
 python = .cache/venv/bin/python
 data = test/data
 
-.PHONY: help all run check check-verl check-san soak bench fuzz wheel install clean
+.PHONY: help all run check check-verl check-engines check-san soak bench fuzz wheel install clean
 
 all:
 	@tools/setup build
@@ -22,6 +22,7 @@ help:
 	@echo 'make run        the demo, then the leaks planted in the recordings of $(data)/'
 	@echo 'make check      all tests'
 	@echo 'make check-verl verl'\''s seams over the real torch (downloads 0.8 GB, takes 1.5)'
+	@echo 'make check-engines  stand-ins over the engines'\'' own files (downloads 0.3 GB)'
 	@echo 'make check-san  the tests with address and undefined-behaviour sanitizers'
 	@echo 'make soak       processes take turns and die, for SOAK_SECONDS ($(SOAK_SECONDS))'
 	@echo 'make bench      speed and memory, beside what they must reach'
@@ -55,6 +56,13 @@ check-verl:
 	@TIDEGATE_TEST_TORCH=1 $(python) -m pytest test/py/test_verl_seams.py \
 	    test/py/test_verl_versions.py test/py/test_torch_names.py test/py/test_guide.py \
 	    test/py/test_torch_hostcopies.py test/py/test_torch_offloading.py -k torch
+
+# What `make check` skips where the wheels are not: the engines' own files over the stand-ins.
+check-engines:
+	@tools/setup engines
+	@tools/configure $(BUILD) -Dtests=enabled
+	@ninja --quiet -C $(BUILD)
+	@$(python) -m pytest test/py/test_vllm_engine.py test/py/test_vllm_verl.py
 
 # gcc's runtime, so that a machine needs no second compiler; clang's is what `make fuzz` runs on.
 check-san:

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 VERSION = "0.24.0"
 FILES = ("vllm/device_allocator/__init__.py", "vllm/device_allocator/cumem.py",
          "vllm/v1/worker/gpu_worker.py")
-_WHEELS = sorted((ROOT / ".cache").glob(f"*/vllm-{VERSION}-*.whl"))
+_WHEELS = sorted((ROOT / ".cache" / "engines" / "vllm").glob(f"vllm-{VERSION}-*.whl"))
 
 needs_vllm = pytest.mark.skipif(
     not _WHEELS or sys.version_info < (3, 10),
