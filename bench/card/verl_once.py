@@ -31,14 +31,16 @@ MOST_LINES = 2000
 
 
 def unpacked(carried, place):
-    """Unpacks the engines' archives once; returns the folder that holds site/ and vr/."""
-    if not (place / "vr" / "verl_run.py").exists():
+    """Unpacks once those of the engines' archives that are there; returns the folder that holds
+    vLLM's site/, and verl's vr/."""
+    for name, folder, packages in (("vllm", "site", "site"), ("verl_ray", "vr", "vr/site")):
+        archive = Path(carried) / f"{name}.tar.xz"
+        if (place / folder).exists() or not archive.exists():
+            continue
         place.mkdir(parents=True, exist_ok=True)
-        for name in ("vllm", "verl_ray"):
-            subprocess.run(["tar", "-C", place, "-xJf", Path(carried) / f"{name}.tar.xz"],
-                           check=True)
-        subprocess.run([sys.executable, "-m", "compileall", "-q", "-j", "0", place / "vr" / "site",
-                        place / "site"], check=False, stdout=subprocess.DEVNULL)
+        subprocess.run(["tar", "-C", place, "-xJf", archive], check=True)
+        subprocess.run([sys.executable, "-m", "compileall", "-q", "-j", "0", place / packages],
+                       check=False, stdout=subprocess.DEVNULL)
     return place
 
 

@@ -292,6 +292,23 @@ def test_losses_of_fsdp_that_differ_are_counted(capsys):
     assert [(row["value"], row["pass"]) for row in rows] == [(0, True), (1, False)]
 
 
+def test_the_engines_that_were_carried_are_unpacked_once(tmp_path):
+    unpacked = load("verl_once").unpacked
+    for name, folder in (("vllm", "site"), ("verl_ray", "vr")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "one.py").write_text("")
+        subprocess.run(["tar", "-C", tmp_path, "-cJf", tmp_path / f"{name}.tar.xz", folder],
+                       check=True)
+    (tmp_path / "verl_ray.tar.xz").rename(tmp_path / "later")
+    place = unpacked(tmp_path, tmp_path / "place")
+    assert sorted(path.name for path in place.iterdir()) == ["site"]
+    (tmp_path / "later").rename(tmp_path / "verl_ray.tar.xz")
+    (place / "site" / "one.py").write_text("mine")
+    unpacked(tmp_path, place)
+    assert (place / "vr" / "one.py").exists()
+    assert (place / "site" / "one.py").read_text() == "mine"
+
+
 # ---- vLLM beside itself --------------------------------------------------------------------------
 
 class SleepingEngine:
