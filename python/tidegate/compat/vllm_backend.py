@@ -4,18 +4,31 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
-
-from vllm.device_allocator import sleep_mode_backend
 
 from .. import card, library
 from .vllm_allocator import Allocator
 
-_Base: Any = sleep_mode_backend.SleepModeBackend
+
+def __getattr__(name: str) -> Any:
+    """The class itself, which derives from vLLM's."""
+    if name != "TidegateBackend":
+        raise AttributeError(name)
+    return _backend()
 
 
-class TidegateBackend(_Base):  # type: ignore[misc] # vLLM's, where it is
+@functools.lru_cache(maxsize=None)
+def _backend() -> type:
+    from vllm.device_allocator.sleep_mode_backend import SleepModeBackend
+
+    return type("TidegateBackend", (_Backend, SleepModeBackend), {"__module__": __name__})
+
+
+class _Backend:
     """suspend and resume are all or nothing: after a failure the state is what it was."""
+
+    _state: str
 
     def suspend(self, level: int = 1) -> None:
         """Level 1 saves the weights to the host, any other drops all."""
