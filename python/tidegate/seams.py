@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 from . import identity
 from .locks import ForkSafeLock
@@ -36,12 +36,18 @@ _seams: Dict[str, Seam] = {}
 _said: Set[str] = set()
 
 
-def announce(text: str) -> None:
+def _printable(text: str) -> str:
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+def announce(text: str, below: Iterable[str] = ()) -> None:
     """Prints "[trainer rank 0] text" as one line on stderr, whatever is in the text: names of the
-    program, and what others raise, which may be several lines. Never raises."""
+    program, and what others raise, which may be several lines. below: a line each, indented, in the
+    same write. Never raises."""
     try:
-        said = "".join(sign if sign.isprintable() else "?" for sign in " ".join(text.split()))
-        sys.stderr.write(f"[{identity.speaker()}] {said}\n")
+        lines = [f"[{identity.speaker()}] {_printable(' '.join(text.split()))}"]
+        lines += [f"  {_printable(line)}" for line in below]
+        sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()
     except Exception:  # closed, none, or the program's own that fails: nobody listens
         pass

@@ -30,7 +30,8 @@ def _tag_text(tag: TagStatus) -> str:
     return text
 
 
-def _tenant_line(tenant: TenantStatus) -> str:
+def tenant_line(tenant: TenantStatus) -> str:
+    """One tenant, as a line under its device."""
     if tenant.is_dead:
         return f"  {tenant.title}  dead; held {size(tenant.occupied_bytes)} when it died (orphaned)"
     parts = [tenant.title, f"pid {tenant.pid}"]
@@ -48,6 +49,6 @@ def table(status: Status) -> str:
     for device in status.devices:
         tenants = status.on(device.uuid)
         if tenants:  # else its figures are of some time ago, and nobody renews them
-            lines += [_device_line(device), *map(_tenant_line, tenants),
+            lines += [_device_line(device), *map(tenant_line, tenants),
                       f"  unattributed {size(device.unattributed_bytes)}"]
     return "\n".join(lines) or "no program uses Tidegate on this machine now"

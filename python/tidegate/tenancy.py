@@ -14,7 +14,7 @@ import os
 import time
 from ctypes import POINTER, byref, c_uint8, c_uint32, c_uint64, c_void_p, cast
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from . import abi, card, devices, errors, identity, library, modes, seams, status_table
 from .locks import ForkSafeLock
@@ -270,19 +270,30 @@ class Tenant:
 
 
 _tenants: Dict[bytes, Optional[Tenant]] = {}
+_told: List[Callable[[], None]] = []  # who wants to know that this process has joined
+
+
+def when_joined(tell: Callable[[], None]) -> None:
+    """tell is called after this process has joined the ledger of a device. It must not raise."""
+    _told.append(tell)
 
 
 def tenant(device: devices.Device) -> Optional[Tenant]:
     """This process as a tenant of the device, joined the first time. None when the ledger cannot be
     used: then the process is alone, which was said once."""
     with _lock:
-        if device.uuid not in _tenants:
-            try:
-                _tenants[device.uuid] = Tenant(device)
-            except errors.TidegateError as problem:
-                seams.warn_once("ledger", f"goes on without the ledger: {problem}")
-                _tenants[device.uuid] = None
-        return _tenants[device.uuid]
+        if device.uuid in _tenants:
+            return _tenants[device.uuid]
+        try:
+            mine: Optional[Tenant] = Tenant(device)
+        except errors.TidegateError as problem:
+            seams.warn_once("ledger", f"goes on without the ledger: {problem}")
+            mine = None
+        _tenants[device.uuid] = mine
+    if mine is not None:
+        for tell in _told:
+            tell()
+    return mine
 
 
 def is_joined(uuid: Optional[bytes]) -> bool:

@@ -150,7 +150,7 @@ def is_capturing(card: Card) -> bool:
 
 # ---- the account: what lies in torch's segments, block by block ---------------------------------
 
-def _is_history_on(torch: Any) -> bool:
+def is_history_on(torch: Any) -> bool:
     """With it a snapshot would copy all of the history. Where it cannot be asked, it may be on."""
     ask = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     return True if ask is None else bool(ask())
@@ -159,10 +159,22 @@ def _is_history_on(torch: Any) -> bool:
 def segments(card: Card) -> List[Dict[str, Any]]:
     """torch's segments on this card, some ms for thousands of blocks; empty where to ask would cost
     more, since allocation history is on."""
-    if _is_history_on(card.torch):
+    if is_history_on(card.torch):
         return []
-    return [segment for segment in card.torch.cuda.memory_snapshot()
-            if segment["device"] == card.index]
+    return _on(card, card.torch.cuda.memory_snapshot())
+
+
+def segments_without_events(card: Card) -> List[Dict[str, Any]]:
+    """The same while history is on, with the stacks of live blocks; empty where this torch, older
+    than 2.10 or so, gives them with all of the history alone."""
+    try:
+        return _on(card, card.torch.cuda.memory_snapshot(include_traces=False))
+    except TypeError:  # it takes no such argument
+        return []
+
+
+def _on(card: Card, found: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    return [segment for segment in found if segment["device"] == card.index]
 
 
 def _whole_handles(segment: Dict[str, Any]) -> int:

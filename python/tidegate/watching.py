@@ -18,7 +18,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from . import (card, counters, errors, figures, growing_sites, holders, library, looking, modes,
-               observing, reclaiming, seams, tenancy)
+               observing, oom_account, reclaiming, seams, tenancy)
 from .counters import Counters
 from .growth import Growth, Series
 
@@ -317,6 +317,7 @@ def _meet_ledger(index: int, allocated: int, reserved: int, idle: int) -> None:
         where = card.current()
         if where is None or where.index != index:
             return  # a thread that has not chosen its device: reclaim would run on another
+        oom_account.attach()  # here CUDA has started, which it may not have when we joined
         device = where.device()
         mine = None if device is None else tenancy.tenant(device)
         if mine is None:

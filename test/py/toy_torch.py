@@ -103,6 +103,7 @@ class Card:
         self.history = None
         self.outside = 0  # what libraries and other processes hold
         self.calls = []
+        self.observers = []  # of errors, as torch has them
 
     def tensor(self, size_bytes):
         return Tensor(self, size_bytes)
@@ -110,6 +111,13 @@ class Card:
     def alloc(self, size_bytes):
         stack = None if self.history is None else python_stack(sys._getframe(1))
         return self.allocator.alloc(size_bytes, stack)
+
+    def run_out(self, size_bytes):
+        """What torch does when the driver has no more: observers first, then its exception."""
+        free, total = self.memory()
+        for observer in self.observers:
+            observer(0, size_bytes, total, free)
+        raise MemoryError(f"CUDA out of memory. Tried to allocate {size_bytes} bytes")
 
     def free(self, block):
         self.allocator.free(block)
@@ -169,6 +177,7 @@ def make(card):
         TensorBase=TensorBase, _cuda_memoryStats=card.stats, _cuda_getDevice=lambda: 0,
         _cuda_isHistoryEnabled=lambda: card.history is not None,
         _cuda_hasPrimaryContext=lambda device: True,
+        _cuda_attach_out_of_memory_observer=card.observers.append,
         DisableTorchFunctionSubclass=contextlib.nullcontext)
     torch.cuda = types.SimpleNamespace(
         is_initialized=lambda: True, current_device=lambda: 0, device_count=lambda: 1,
@@ -176,7 +185,7 @@ def make(card):
         _is_in_bad_fork=lambda: False, is_current_stream_capturing=lambda: False,
         ipc_collect=lambda: None, synchronize=lambda: None,
         mem_get_info=lambda device=0: card.memory(),
-        memory_snapshot=lambda: card.snapshot()["segments"],
+        memory_snapshot=lambda include_traces=True: card.snapshot()["segments"],
         cudart=lambda: types.SimpleNamespace(cudaMemGetInfo=lambda device: card.memory()),
         memory=types.SimpleNamespace(_snapshot=card.snapshot, _record_memory_history=card.record))
     return torch

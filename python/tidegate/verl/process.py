@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Optional, Set, Tuple
 
-from .. import card, identity, modes, seams
+from .. import card, identity, modes, oom_account, seams
 from . import seaming, versions
 
 SEAMING: Optional[seaming.Seaming] = None  # set once, before a seam can be called
@@ -55,6 +55,8 @@ def announce(where: Optional[card.Card], engine: str = "") -> None:
     have loaded the trainer's modules, too."""
     if engine:
         identity.stand_for(engine)
+    if where is not None:
+        oom_account.attach()
     if SEAMING is not None:
         SEAMING.announce(where)
 
