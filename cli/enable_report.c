@@ -12,12 +12,14 @@
 /* Hydra's word for one more variable in the environment of all workers. */
 #define VARIABLE "+ray_kwargs.ray_init.runtime_env.env_vars."
 #define ADD "add to the command:  "
+#define SET "set in its environment:  "
 
 size_t enable_words(const struct enable_report *report, enum enable_way way,
                     char words[ENABLE_WORDS_MOST][128]) {
     if (way != ENABLE_MODULE && way != ENABLE_ENTRY_POINT)
         return 0;
-    snprintf(words[0], sizeof words[0], VARIABLE "TIDEGATE=%s", report->mode);
+    snprintf(words[0], sizeof words[0], "%sTIDEGATE=%s", report->is_on_ray ? VARIABLE : "",
+             report->mode);
     snprintf(words[1], sizeof words[1], VARIABLE "VERL_USE_EXTERNAL_MODULES=tidegate.%s",
              report->program);
     return way == ENABLE_MODULE ? 2 : 1;
@@ -26,13 +28,19 @@ size_t enable_words(const struct enable_report *report, enum enable_way way,
 static void words_print(const struct enable_report *report, enum enable_way way) {
     char words[ENABLE_WORDS_MOST][128];
     size_t count = enable_words(report, way, words);
+    const char *lead = report->is_on_ray ? ADD : SET;
 
     for (size_t i = 0; i < count; i++)
-        printf("%*s%s\n", (int)strlen(ADD), i == 0 ? ADD : "", words[i]);
+        printf("%*s%s\n", (int)strlen(lead), i == 0 ? lead : "", words[i]);
+}
+
+/* Whether old versions need other words than new ones. */
+static bool has_two_ways(const struct enable_report *report) {
+    return version_is_older(report->versions->oldest, report->versions->entry_points);
 }
 
 static void found_print(const struct enable_report *report) {
-    const char *version = report->packages.versions[PACKAGE_verl];
+    const char *version = report->found;
 
     fputs(report->program, stdout);
     putchar(' ');
@@ -61,6 +69,8 @@ void enable_text_print(const struct enable_report *report) {
     }
     printf("for %s %s and newer\n", report->program, report->versions->entry_points);
     words_print(report, ENABLE_ENTRY_POINT);
+    if (!has_two_ways(report))
+        return;
     printf("for %s %s and newer, before %s\n", report->program, report->versions->oldest,
            report->versions->entry_points);
     words_print(report, ENABLE_MODULE);
@@ -94,7 +104,8 @@ static json_t *choices_array(const struct enable_report *report) {
     int failed = 0;
 
     failed |= json_array_append_new(array, choice_object(report, ENABLE_ENTRY_POINT));
-    failed |= json_array_append_new(array, choice_object(report, ENABLE_MODULE));
+    if (has_two_ways(report))
+        failed |= json_array_append_new(array, choice_object(report, ENABLE_MODULE));
     return json_whole(array, failed);
 }
 
@@ -113,7 +124,7 @@ bool enable_json_print(const struct enable_report *report) {
     failed |= json_put(object, "mode", json_string(report->mode));
     failed |= json_put(object, "python",
                        version_value(report->is_python_there ? packages->python : ""));
-    failed |= json_put(object, "version", version_value(packages->versions[PACKAGE_verl]));
+    failed |= json_put(object, "version", version_value(report->found));
     failed |= json_put(object, "tidegate", version_value(packages->versions[PACKAGE_tidegate]));
     failed |= json_put(object, "add", is_known ? words_array(report, report->way) : json_null());
     failed |= json_put(object, "choices", choices_array(report));

@@ -17,6 +17,8 @@ enum enable_way {
 
 struct enable_report {
     const char *program;
+    const char *found; /* its version there, as packages has it */
+    bool is_on_ray;    /* its workers take their environment from the command, not from the shell */
     const char *mode;
     const struct program_versions *versions;
     enum enable_way way;

@@ -76,16 +76,21 @@ static bool device_open(struct doctor *doctor) {
     return true;
 }
 
-bool doctor_feature_applies(const struct doctor *doctor, const struct feature *feature) {
-    const char *verl = doctor->packages.versions[PACKAGE_verl];
-
-    if (*feature->program == '\0' || *verl == '\0' || !feature_holds(feature, verl))
-        return false;
+/* Of a package by its name; "": not there, or none that matters. */
+static const char *version_of(const struct doctor *doctor, const char *name) {
     for (unsigned i = 0; i < PACKAGE_COUNT; i++) {
-        if (strcmp(package_name((enum package)i), feature->engine) == 0)
-            return doctor->packages.versions[i][0] != '\0';
+        if (strcmp(package_name((enum package)i), name) == 0)
+            return doctor->packages.versions[i];
     }
-    return true;
+    return "";
+}
+
+bool doctor_feature_applies(const struct doctor *doctor, const struct feature *feature) {
+    const char *version = version_of(doctor, feature->program);
+
+    if (*version == '\0' || !feature_holds(feature, version))
+        return false;
+    return *feature->engine == '\0' || *version_of(doctor, feature->engine) != '\0';
 }
 
 static int answer(const struct doctor_options *options, struct doctor *doctor) {

@@ -29,11 +29,11 @@ static const struct option_row rows[] = {
 
 static const struct option_table table = {
     .verb = "enable",
-    .arguments = "verl",
+    .arguments = "verl|vllm",
     .summary =
-        "Prints what to add to the command of a program that runs on Ray, so that all of its\n"
-        "workers have Tidegate on: for the version that is installed, or else for each. Changes\n"
-        "nothing, and imports nothing of the program.\n",
+        "Prints what to add to a program's command, or to set in its environment, so that all of\n"
+        "its processes have Tidegate on: for the version that is installed, or else for each.\n"
+        "Changes nothing, and imports nothing of the program.\n",
     .more = "Without --python: the Python of $VIRTUAL_ENV, else python3 of the PATH.\n"
             "Exit status: 0 answered, also where the program is not found; 2 the Python of\n"
             "--python cannot be asked, or wrong usage.\n",
@@ -53,11 +53,10 @@ static enum enable_way way_of(const char *version, const struct program_versions
 static void warn_of_absence(const struct enable_report *report) {
     const struct packages *packages = &report->packages;
 
-    if (packages->versions[PACKAGE_verl][0] == '\0' ||
-        packages->versions[PACKAGE_tidegate][0] != '\0')
+    if (report->found[0] == '\0' || packages->versions[PACKAGE_tidegate][0] != '\0')
         return;
-    say("Tidegate is not installed beside verl %s: %s -m pip install tidegate; without it %s",
-        packages->versions[PACKAGE_verl], packages->python,
+    say("Tidegate is not installed beside %s %s: %s -m pip install tidegate; without it %s",
+        report->program, report->found, packages->python,
         report->way == ENABLE_MODULE ? "verl would end with an error" : "nothing would happen");
 }
 
@@ -70,7 +69,7 @@ static int answer(const struct enable_options *options, struct enable_report *re
         return EXIT_WRONG;
     }
     report->is_python_there = is_asked;
-    report->way = way_of(report->packages.versions[PACKAGE_verl], report->versions);
+    report->way = way_of(report->found, report->versions);
     if (!is_asked)
         say("%s; --python names another one", why.text);
     warn_of_absence(report);
@@ -82,6 +81,16 @@ static int answer(const struct enable_options *options, struct enable_report *re
         return EXIT_ANSWERED;
     say_no_memory();
     return EXIT_WRONG;
+}
+
+static enum package package_of(enum program program) {
+    static const enum package packages[PROGRAM_COUNT] = {
+#define PROGRAM(name, module) PACKAGE_##name,
+#include "programs.def"
+#undef PROGRAM
+    };
+
+    return packages[program];
 }
 
 static int run(void *values, const struct option_texts *words) {
@@ -96,6 +105,8 @@ static int run(void *values, const struct option_texts *words) {
     if (!program_find(words->items[0], strlen(words->items[0]), &program))
         return EXIT_WRONG;
     report.program = program_name(program);
+    report.found = report.packages.versions[package_of(program)];
+    report.is_on_ray = program == PROGRAM_verl;
     report.versions = program_versions_find(report.program);
     return answer(options, &report);
 }

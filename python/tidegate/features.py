@@ -8,7 +8,7 @@ from that program's own table."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterable, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
 
 from .verl import versions
 from .verl.versions import Version
@@ -19,6 +19,8 @@ REFUSED = "refused"
 STATES = (WORKS, OBSERVES, REFUSED)
 
 ENGINES = ("sglang", "vllm")
+# Engines with an allocator of ours in them: (the first version that is known, the newest tried).
+ENGINE_VERSIONS: Dict[str, Tuple[Version, Version]] = {"vllm": ((0, 24), (0, 24))}
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,11 @@ def _rows() -> List[Feature]:
         Feature("observe: receipts, growth, holder", WORKS, "", "verl", versions.OLDEST),
         Feature("offloading through exact host copies", WORKS, "", "verl",
                 versions.OFFLOADS_SINCE, where="TIDEGATE_OFFLOAD=1"),
+        Feature("sleep and wake, all or nothing", REFUSED, "its allocator is not known", "vllm",
+                until=ENGINE_VERSIONS["vllm"][0]),
+        Feature("sleep and wake, all or nothing", WORKS,
+                "over vLLM's own modules; not yet run with the engine", "vllm",
+                ENGINE_VERSIONS["vllm"][0], where="enable_sleep_mode=True"),
         Feature("reclaim, tag, sleep, wake, step, HostCopies from Python", WORKS),
         Feature("all of it on ROCm, NPU and CPU", REFUSED,
                 "only NVIDIA devices are known; calls do nothing there"),

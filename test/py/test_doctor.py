@@ -199,6 +199,21 @@ def test_features_of_what_is_installed(doctor, site):
     assert applying(answer(vllm="0.24.0")) == []
 
 
+def test_rows_of_an_engine_are_marked_by_its_version(doctor, site):
+    """Whether verl is beside it or not."""
+    def answer(**versions):
+        found = answer_of(doctor("--json", "--python", sys.executable,
+                                 env=site(tidegate="0.1.0", **versions)))
+        return [row["state"] for row in found["features"]
+                if row["applies"] and row["program"] == "vllm"]
+
+    assert answer(vllm="0.23.0") == ["refused"]
+    shutil.rmtree(site()["PYTHONPATH"])
+    assert answer(vllm="0.24.0", verl="0.9.1") == ["works"]
+    shutil.rmtree(site()["PYTHONPATH"])
+    assert answer(verl="0.9.1") == []
+
+
 def test_marks_in_the_text(doctor, site):
     """The same rows, by a star."""
     env = site(verl="0.9.1", sglang="0.5.12", tidegate="0.1.0")

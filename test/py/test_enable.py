@@ -122,6 +122,35 @@ def test_tidegate_is_not_beside_it(enable, site, version, words):
     assert words in result.err and f"{sys.executable} -m pip install tidegate" in result.err
 
 
+# ---- engines
+
+@pytest.mark.parametrize("version, words", (("0.24.0", 1), ("0.25.1", 1), ("0.23.0", 0)))
+def test_an_engine_takes_a_variable(enable, site, version, words):
+    """No Ray is there to pass it on: it stands in the environment."""
+    env = site(vllm=version, tidegate="0.1.0")
+    result = enable("vllm", "--python", sys.executable, env=env)
+    first, *lines = result.out.splitlines()
+    assert result.status == 0 and result.err == ""
+    assert first.startswith(f"vllm {version} in {sys.executable}")
+    assert lines == ["set in its environment:  TIDEGATE=on"][:words]
+    assert ("nothing to add" in first) == (words == 0)
+    assert ("newer than 0.24" in first) == (version == "0.25.1")
+    answer = answer_of(enable("vllm", "--json", "--python", sys.executable, env=env))
+    assert answer["program"] == "vllm" and answer["add"] == ["TIDEGATE=on"][:words]
+    assert answer["version"] == version
+
+
+def test_no_engine(enable, site):
+    """One way for all of its versions, and beside a verl too."""
+    result = enable("vllm", "--observe", "--python", sys.executable, env=site(verl="0.9.1"))
+    assert result.status == 0 and result.out.splitlines() == [
+        f"no vllm in {sys.executable}", "for vllm 0.24 and newer",
+        "set in its environment:  TIDEGATE=observe"]
+    answer = answer_of(enable("vllm", "--json", "--python", sys.executable))
+    assert [(choice["since"], choice["before"]) for choice in answer["choices"]] == [
+        ("0.24", None)]
+
+
 # ---- which Python
 
 def fake_python(path, version):
