@@ -4,6 +4,7 @@
 #define TG_MEMORY_HOSTMAP_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct tg__hostmap {
     void *mapping;
@@ -15,6 +16,9 @@ struct tg__hostmap {
 size_t tg__hostmap_pages(size_t size_bytes);
 /* Maps it; touches nothing. Errors: -ENOMEM and what else the system says. */
 int tg__hostmap_make(struct tg__hostmap *map, size_t size_bytes);
+/* Has the kernel give the pages of its first size_bytes now, by so many threads (0: as many as pay)
+ * that end with the call. Errors: -ENOMEM and what else the kernel says. */
+int tg__hostmap_touch(struct tg__hostmap *map, size_t size_bytes, uint32_t threads);
 /* 0, or -errno: then it is still there. */
 int tg__hostmap_free(struct tg__hostmap *map);
 

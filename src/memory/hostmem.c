@@ -2,30 +2,17 @@
 /* Host memory by itself, for those who copy by other means than tags: torch, in its own streams. */
 #include <tidegate/hostmem.h>
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/error.h"
 #include "base/forkguard.h"
 #include "base/log.h"
-#include "base/threads.h"
 #include "memory/hostmap.h"
-
-/* Of Linux 5.14; the headers may be older. */
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
-enum { MOST_THREADS = 16 };
-#define SHARE_BYTES ((size_t)64 << 20) /* for less a thread does not pay */
-#define UNIT_BYTES ((size_t)2 << 20)   /* two threads in one huge page would wait for each other */
 
 struct tg_hostmem {
     struct tg__hostmap map;
@@ -107,78 +94,7 @@ static int check(const struct tg_hostmem *memory) {
                : 0;
 }
 
-/* ---- touching -------------------------------------------------------------------------------- */
-
-struct share {
-    pthread_t thread;
-    unsigned char *bytes;
-    size_t size_bytes;
-    int status;
-    bool is_started;
-};
-
-/* One write to each page: what an older kernel needs. Zeroes are what is there. */
-static void write_pages(const struct share *share) {
-    size_t page = tg__hostmap_pages(1);
-
-    for (size_t at = 0; at < share->size_bytes; at += page)
-        *(volatile unsigned char *)(share->bytes + at) = 0;
-}
-
-static void *touch_share(void *argument) {
-    struct share *share = argument;
-    int code = madvise(share->bytes, share->size_bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
-
-    if (code == EINVAL)
-        write_pages(share);
-    share->status = code == EINVAL ? 0 : -code;
-    return NULL;
-}
-
-static uint32_t thread_count(const struct tg_hostmem *memory, uint32_t asked) {
-    size_t most = memory->charged_bytes / SHARE_BYTES + 1;
-    cpu_set_t allowed;
-
-    if (asked == 0) {
-        CPU_ZERO(&allowed);
-        asked = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed)
-                                                                    : 1;
-    }
-    asked = asked > MOST_THREADS ? MOST_THREADS : asked;
-    return asked > most ? (uint32_t)most : asked;
-}
-
-/* Every share but the first has a thread of its own, or, where there is none to be had, the
- * caller's. */
-static int touch_all(struct tg_hostmem *memory, uint32_t count) {
-    struct share shares[MOST_THREADS] = {0};
-    size_t each, at = 0;
-    int rc = 0;
-
-    assert(count >= 1 && count <= MOST_THREADS);
-    each = memory->charged_bytes / count / UNIT_BYTES * UNIT_BYTES;
-    for (uint32_t i = 0; i < count; i++) {
-        struct share *share = &shares[i];
-
-        share->bytes = memory->map.bytes + at;
-        share->size_bytes = i + 1 < count ? each : memory->charged_bytes - at;
-        at += share->size_bytes;
-        share->is_started = i > 0 && share->size_bytes > 0 &&
-                            tg__thread_start(&share->thread, touch_share, share) == 0;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        struct share *share = &shares[i];
-
-        if (share->is_started)
-            pthread_join(share->thread, NULL);
-        else if (share->size_bytes > 0)
-            touch_share(share);
-        rc = rc != 0 ? rc : share->status;
-    }
-    return rc == 0 ? 0
-                   : tg__fail(rc, "the kernel gives no pages for %zu bytes of host memory: %s",
-                              memory->charged_bytes, tg_error_text(rc));
-}
+/* ---- pages ----------------------------------------------------------------------------------- */
 
 static void commit(struct tg_hostmem *memory) {
     if (!memory->is_touched)
@@ -190,7 +106,7 @@ int tg_hostmem_touch(struct tg_hostmem *memory, uint32_t threads) {
     int saved = errno, rc = check(memory);
 
     if (rc == 0 && !memory->is_touched)
-        rc = touch_all(memory, thread_count(memory, threads));
+        rc = tg__hostmap_touch(&memory->map, memory->charged_bytes, threads);
     if (rc == 0)
         commit(memory);
     errno = saved;

@@ -3,8 +3,8 @@
  * copy yet, of exactly their size; a copy begins on a cache line. Where a block is freed its pages
  * go at once, its addresses with the last copy of the segment.
  *
- * Segments are not copied by fork, and on huge pages where there are some: touching them for the
- * first time is most of what a first sleep costs. */
+ * Segments are not copied by fork, and on huge pages where there are some. Touching them for the
+ * first time would be most of what a first sleep costs: several threads do it. */
 #include "memory/state.h"
 
 #include <errno.h>
@@ -87,6 +87,10 @@ give:
 free:
     free(segment);
     return rc;
+}
+
+int tg__segment_touch(struct tg__segment *segment) {
+    return segment == NULL ? 0 : tg__hostmap_touch(&segment->map, segment->size_bytes, 0);
 }
 
 int tg__segments_pin(struct tg_tag *tag) {

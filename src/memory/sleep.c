@@ -90,6 +90,8 @@ static int begin_saving(struct tg_tag *tag, uint64_t *copied_bytes) {
     if (rc == 0)
         rc = tg__segment_make(tag, &tag->fresh_segment);
     if (rc == 0)
+        rc = tg__segment_touch(tag->fresh_segment);
+    if (rc == 0)
         rc = tg__copy_begin(tag, TG__COPY_SAVE, copied_bytes);
     return rc;
 }

@@ -230,6 +230,8 @@ void tg__limbo_settled(struct tg_memory *memory, uint64_t order);
 /* Makes host memory for those blocks of the tag that have none; charged, not yet touched.
  * *fresh NULL: none was needed. Errors: TG_EHOSTMEMORY, -ENOMEM. */
 int tg__segment_make(struct tg_tag *tag, struct tg__segment **fresh);
+/* Has the kernel give its pages now, by several threads. segment may be NULL. Errors: -ENOMEM. */
+int tg__segment_touch(struct tg__segment *segment);
 /* Pins what is not. Failing is no error unless the device is broken: copies are then slower. */
 int tg__segments_pin(struct tg_tag *tag);
 void tg__segment_touched(struct tg__segment *segment);
