@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first touch of a mapping for host copies, by several threads: the kernel zeroes a page when it
- * gives it, and one thread alone gets half a second of that for each GiB or two. */
+/* The first touch of a mapping for host copies, by several threads: the kernel zeroes a page when
+ * it gives it, and one thread alone gets half a second of that for each GiB or two. */
 #include "memory/hostmap.h"
 
 #include <assert.h>
