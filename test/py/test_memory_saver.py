@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch_memory_saver's stand-in over the driver that stands in. torch is pool_world's."""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+FOLDER = pathlib.Path(os.environ.get("TIDEGATE_BIN", "build/cli/tidegate")).resolve().parents[1]
+BEGIN = f"""
+import itertools, json, sys
+from ctypes import memset, string_at
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+import pool_world as world, tidegate
+from tidegate import errors, pools
+from tidegate.compat import torch_memory_saver as module
+torch = world.begin()
+saver = module.torch_memory_saver
+MIB = 1 << 20
+def driver_used():
+    free, total = world.devices.device("cuda:0").memory()
+    return (total - free) // MIB
+def told(action):
+    try:
+        action()
+    except Exception as problem:
+        return type(problem).__name__
+    return "nothing"
+def state(tensor):
+    return pools.tag_at(tensor.data_ptr()).info().state
+"""
+
+
+@pytest.fixture
+def tell(python):
+    """tell(code) -> what the code printed as JSON"""
+    def call(code, **env):
+        result = python(BEGIN + code, TIDEGATE_STANDIN="capacity=128MiB,context=0",
+                        LD_LIBRARY_PATH=str(FOLDER / "test" / "standin"), **env)
+        assert result.status == 0, result.err
+        return json.loads(result.out)
+    return call
+
+
+def test_all_orders_leave_the_process_alive(tell):
+    """Also repeated and with what nobody allocated in; what stays is awake in the
+    end, with its content."""
+    assert tell("""
+ends = set()
+for order in itertools.permutations(range(5)):
+    with saver.region("weights", enable_cpu_backup=True):
+        kept, freed = world.Tensor(2 * MIB), [world.Tensor(4 * MIB)]
+    with saver.region("kv_cache"):
+        cache = world.Tensor(6 * MIB)
+    fill = 1 + order[0] * 5 + order[1]
+    memset(kept.data_ptr(), fill, 2 * MIB)
+    calls = [saver.pause, saver.resume, lambda: saver.pause("weights"),
+             lambda: saver.resume("weights"), freed.clear]
+    for which in order:
+        calls[which]()
+    saver.pause("nobody"), saver.resume("nobody"), saver.resume(), saver.resume()
+    same = string_at(kept.data_ptr(), 2 * MIB) == bytes([fill]) * (2 * MIB)
+    ends.add((state(kept), state(cache), len(freed), same))
+    del kept, cache
+    pools.trim()
+print(json.dumps([sorted(ends), driver_used()]))
+""") == [[["awake", "awake", 0, True]], 0]
+
+
+def test_one_tag_with_two_settings_acts_together(tell):
+    assert tell("""
+with saver.region("a b/c"):
+    first = world.Tensor(2 * MIB)
+with module.TorchMemorySaver().region("a b/c", enable_cpu_backup=True):
+    second = world.Tensor(2 * MIB)
+with saver.region("a.kept"):
+    third = world.Tensor(2 * MIB)
+saver.pause("a b/c"), saver.pause("a b/c")
+asleep = [state(first), state(second), state(third), driver_used()]
+saver.resume()
+print(json.dumps([asleep, state(first), state(second), driver_used()]))
+""") == [["asleep", "asleep", "awake", 2], "awake", "awake", 6]
+
+
+def test_a_wake_that_lacks_memory_leaves_all_asleep(tell):
+    assert tell("""
+with saver.region("weights", enable_cpu_backup=True):
+    kept = world.Tensor(80 * MIB)
+saver.pause()
+with saver.region("kv_cache"):
+    other = world.Tensor(80 * MIB)
+said, between = told(lambda: saver.resume("weights")), state(kept)
+saver.pause("kv_cache")
+saver.resume("weights")
+print(json.dumps([said, between, state(kept)]))
+""", TIDEGATE_WAIT_SECONDS="0") == ["TidegateWouldNotFit", "asleep", "awake"]
+
+
+def test_private_parts_that_others_use(tell):
+    assert tell("""
+before = saver._impl is None
+with saver.region("a"):
+    symbols = saver._impl._binary_wrapper.cdll
+    seen = [symbols.tms_get_interesting_region()]
+    symbols.tms_set_interesting_region(False)
+    seen.append(symbols.tms_get_interesting_region())
+    plain = world.Tensor(2 * MIB).data_ptr()
+    symbols.tms_set_interesting_region(True)
+    inside = world.Tensor(2 * MIB)
+    symbols.tms_set_interesting_region(False)  # the region's end puts it right
+    with saver.region("b"):
+        seen.append(symbols.tms_get_interesting_region())
+seen.append(symbols.tms_get_interesting_region())
+with saver.disable():
+    pass
+print(json.dumps([before, seen, plain, state(inside), pools.is_inside(),
+                  told(lambda: symbols.tms_pause), told(lambda: symbols.
+                  tms_set_interesting_region(True)),
+                  told(lambda: module.utils.get_binary_path_from_package("x"))]))
+""") == [True, [True, False, True, False], 0, "awake", False, "NoPreload", "BadValue", "NoPreload"]
+
+
+def test_what_is_not_there_says_so(tell):
+    assert tell("""
+def enter(**settings):
+    with saver.region("a", **settings):
+        pass
+print(json.dumps([told(lambda: enter(enable_disk_backup=True)),
+                  told(lambda: enter(cpu_backup_backend="mmap")),
+                  told(lambda: enter(enable_cpu_backup=True, cpu_backup_backend="tape")),
+                  told(lambda: saver.cuda_graph(None)), told(lambda: saver.hook_mode),
+                  told(lambda: setattr(saver, "hook_mode", "torch")),
+                  told(lambda: saver.memory_margin_bytes),
+                  told(lambda: setattr(saver, "retain_cpu_backup", True)), saver.enabled]))
+""") == ["NotImplementedError", "BadValue", "BadValue", "NotImplementedError", "AttributeError",
+         "nothing", "NotImplementedError", "NotImplementedError", True]
+
+
+def test_the_name_is_taken_on_request(tell):
+    assert tell("""
+absent = "torch_memory_saver" not in sys.modules
+module.install(), module.install()
+import torch_memory_saver
+from torch_memory_saver.utils import get_binary_path_from_package
+same = torch_memory_saver is module
+sys.modules["torch_memory_saver"] = json
+print(json.dumps([absent, same, told(module.install)]))
+""") == [True, True, "BadValue"]
