@@ -210,6 +210,51 @@ def test_the_leak_must_be_named_by_step_6(capsys):
     assert any(row["pass"] is False for row in rows)
 
 
+def oom_result():
+    """A run as it should be, of four tensors of 2 GiB beside a tenant of 35."""
+    gib, site = 1 << 30, f"oom_said.py:{load('oom_said').made_at()} starve"
+    error = {"class": "torch.OutOfMemoryError", "is_torchs": True, "ms": 3.0,
+             "text": "CUDA out of memory. Tried to allocate 279.62 GiB. GPU 0 has 95 GiB free"}
+    head = "[trainer] out of memory on GPU 0: torch asked for 280 GiB, 95 GiB of 140 GiB are free"
+    account = {"own": [{"item": "live", "size_bytes": 8 * gib}], "tags": [],
+               "others": [{"name": "rollout", "tags": [
+                   {"name": "weights", "occupied_bytes": 35 * gib}]}],
+               "unattributed_bytes": gib // 10}
+    line = {"event": "oom", "account": account, "driver_used_bytes": 45 * gib,
+            "sites": [{"where": site, "size_bytes": 8 * gib}]}
+    return {"held_bytes": 35 * gib, "lines": [line, {**line, "account": None}],
+            "said": [head, "  rollout", f"{head}; 2 times in 9 ms", f"{head}; 4 times in 30 ms"],
+            "seen": {"plain": dict(error, text=error["text"].replace("95", "96")),
+                     "errors": [dict(error) for _ in range(5)], "kept_bytes": 8 * gib,
+                     "allocated_bytes": 8 * gib, "reserved_bytes": [9 * gib, 9 * gib]}}
+
+
+def test_out_of_memory_as_it_should_be_passes(capsys):
+    rows = load("oom_said").judge(oom_result())
+    assert len(rows) == 10
+    assert [row["pass"] for row in rows if row["target"] is not None] == [True] * 9
+
+
+@pytest.mark.parametrize("spoil, name", [
+    (lambda one: one["seen"]["errors"][1].update(is_torchs=False), "torch.OutOfMemoryError"),
+    (lambda one: one["seen"]["errors"][1].update(text="other"), "texts of torch's error"),
+    (lambda one: one["seen"].update(reserved_bytes=[0, 1 << 20]), "allocated on the card"),
+    (lambda one: one["said"].append(one["said"][0]), "accounts said"),
+    (lambda one: one["said"].pop(), "counts said"),
+    (lambda one: one["lines"].pop(0), "who holds the card"),
+    (lambda one: one["lines"][0]["account"].update(others=[]), "other tenant's tag"),
+    (lambda one: one["lines"][0]["account"].update(own=[]), "live, by torch's count"),
+    (lambda one: one["lines"][0].update(sites=[]), "line that holds most"),
+    (lambda one: one["lines"][0]["account"].update(unattributed_bytes=1 << 30), "unattributed"),
+    (lambda one: one.update(seen=None), "oom"),
+])
+def test_out_of_memory_that_is_told_wrongly_fails_its_row(capsys, spoil, name):
+    result = oom_result()
+    spoil(result)
+    failed = [row["name"] for row in load("oom_said").judge(result) if row["pass"] is False]
+    assert len(failed) == 1 and name in failed[0]
+
+
 def test_samples_are_read_back():
     samples = load("memory_samples")
     assert samples.parsed("12.340 1000 77=400 78=0") == (12.34, 1000, {77: 400, 78: 0})
