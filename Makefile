@@ -62,7 +62,8 @@ check-engines:
 	@tools/setup engines
 	@tools/configure $(BUILD) -Dtests=enabled
 	@ninja --quiet -C $(BUILD)
-	@$(python) -m pytest test/py/test_vllm_engine.py test/py/test_vllm_verl.py
+	@$(python) -m pytest test/py/test_vllm_engine.py test/py/test_vllm_verl.py \
+	    test/py/test_memory_saver.py
 
 # gcc's runtime, so that a machine needs no second compiler; clang's is what `make fuzz` runs on.
 check-san:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch_memory_saver's stand-in over the driver that stands in. torch is pool_world's."""
 
+import ast
 import json
 import os
 import pathlib
+import zipfile
 
 import pytest
 
@@ -147,3 +149,37 @@ same = torch_memory_saver is module
 sys.modules["torch_memory_saver"] = json
 print(json.dumps([absent, same, told(module.install)]))
 """) == [True, True, "BadValue"]
+
+
+WHEELS = pathlib.Path(__file__).resolve().parents[2] / ".cache" / "engines" / "torch_memory_saver"
+
+
+def _signatures(source):
+    """{method of TorchMemorySaver: its arguments and their defaults, without annotations}"""
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef) and node.name == "TorchMemorySaver":
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name[0] != "_":
+                    values = [ast.unparse(d) for d in method.args.defaults]
+                    found[method.name] = [a.arg for a in method.args.args], values
+    return found
+
+
+def test_signatures_are_the_originals_and_newer_arguments():
+    wheels = sorted(WHEELS.glob("*0.0.9.post1-*.whl"))
+    if not wheels:
+        pytest.skip("torch_memory_saver's wheel is for: make check-engines")
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        theirs = _signatures(wheel.read("torch_memory_saver/entrypoint.py").decode())
+    module = pathlib.Path(__file__).resolve().parents[2] / "python" / "tidegate" / "compat" / \
+        "torch_memory_saver.py"
+    ours = _signatures(module.read_text())
+    for name in ("region", "cuda_graph", "disable", "pause", "resume"):
+        names, defaults = theirs[name]
+        first = len(names) - len(defaults)  # ours has newer arguments after these
+        mine = dict(zip(ours[name][0][::-1], ours[name][1][::-1]))
+        assert ours[name][0][:len(names)] == names
+        assert [mine[n] for n in names[first:]] == [
+            d.replace("_TAG_DEFAULT", "'default'") for d in defaults]
+        assert all(n in mine for n in ours[name][0][len(names):])

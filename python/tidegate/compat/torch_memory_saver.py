@@ -137,7 +137,10 @@ class TorchMemorySaver:
         finally:
             _threads.left = outer_left
 
-    def cuda_graph(self, *_: Any, **__: Any) -> Any:
+    def cuda_graph(self, cuda_graph: Any, pool: Any = None, stream: Any = None,
+                   capture_error_mode: str = "global", tag: str = "default",
+                   enable_cpu_backup: bool = False,
+                   cpu_backup_backend: Optional[str] = None) -> Any:
         """Not there: a graph's pool does not sleep yet."""
         raise NotImplementedError("cuda_graph: a graph's memory does not sleep yet: capture with "
                                   "torch.cuda.graph, whose memory stays")
