@@ -46,9 +46,10 @@ class _Pools:
 
 
 class _Route:
-    """Where a thread's allocations go: into a MemPool, until `end`."""
+    """Where a thread's allocations go: into a MemPool, until `end`. is_tags: into a tag's."""
 
-    def __init__(self, pool: Any, torch: Any, index: int) -> None:
+    def __init__(self, pool: Any, torch: Any, index: int, is_tags: bool) -> None:
+        self.is_tags = is_tags
         self.pool = pool
         self._torch = torch
         self._index = index
@@ -205,7 +206,7 @@ def region(name: str, *, backup: str = "none", keep_host: bool = False,
     pool = _take_pool(pools, where.torch)
     try:
         with _without_expandable(where.torch, pool), _scoped(tag), \
-                _routed(_Route(pool, where.torch, where.index)):
+                _routed(_Route(pool, where.torch, where.index, True)):
             yield tag
     finally:
         with _lock:
@@ -226,7 +227,7 @@ def outside(dispose: bool = True) -> Iterator[None]:
     if pool is None:
         pool = where.torch.cuda.MemPool()
     try:
-        with _routed(_Route(pool, where.torch, where.index)):
+        with _routed(_Route(pool, where.torch, where.index, False)):
             yield
     finally:
         if not dispose:
@@ -245,6 +246,11 @@ def of(name: str) -> Tuple[Any, Any]:
 def is_inside() -> bool:
     """Whether this thread is in a region."""
     return bool(_threads.routes)
+
+
+def is_tagged() -> bool:
+    """Whether what this thread allocates now belongs to a tag."""
+    return is_inside() and _threads.routes[-1].is_tags
 
 
 # ---- giving back --------------------------------------------------------------------------------

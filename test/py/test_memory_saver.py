@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 
+EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "doc" / "guide" / "pause_tags.py"
 FOLDER = pathlib.Path(os.environ.get("TIDEGATE_BIN", "build/cli/tidegate")).resolve().parents[1]
 BEGIN = f"""
 import itertools, json, sys
@@ -83,6 +84,81 @@ asleep = [state(first), state(second), state(third), driver_used()]
 saver.resume()
 print(json.dumps([asleep, state(first), state(second), driver_used()]))
 """) == [["asleep", "asleep", "awake", 2], "awake", "awake", 6]
+
+
+def test_a_pause_saves_nothing_that_is_free(tell):
+    assert tell("""
+with saver.region("weights", enable_cpu_backup=True):
+    kept, freed = world.Tensor(2 * MIB), world.Tensor(6 * MIB)
+tag = pools.tag_at(kept.data_ptr())
+del freed
+saver.pause()
+print(json.dumps([tag.info().host_bytes // MIB, tag.info().size_bytes // MIB]))
+""") == [2, 2]
+
+
+@pytest.mark.parametrize("length", (1, 26, 27, 31, 40, 999))
+def test_names_of_any_length(tell, length):
+    assert tell(f"""
+for kept in (True, False):
+    with saver.region("n" * {length}, enable_cpu_backup=kept):
+        tensor = world.Tensor(2 * MIB)
+    saver.pause("n" * {length})
+    saver.resume("n" * {length})
+print(json.dumps(pools.tag_at(tensor.data_ptr()) is not None))
+""") is True
+
+
+def test_the_backup_can_be_read_while_it_is_paused(tell):
+    assert tell("""
+class Tensor(world.Tensor):
+    dtype, shape = "u1", (2 * MIB,)
+    def is_contiguous(self):
+        return True
+    def numel(self):
+        return 2 * MIB
+    def element_size(self):
+        return 1
+class Read:
+    def __init__(self, view):
+        self.data = bytes(view)
+    def view(self, _):
+        return self
+    def clone(self):
+        return self
+torch.uint8, torch.frombuffer = "u1", lambda view, dtype: Read(view)
+with saver.region("weights", enable_cpu_backup=True):
+    backed = Tensor(2 * MIB)
+memset(backed.data_ptr(), 8, 2 * MIB)
+awake = saver.get_cpu_backup(backed)
+saver.pause()
+copy = saver.get_cpu_backup(backed)
+print(json.dumps([awake, copy.data == bytes([8]) * 2 * MIB,
+                  told(lambda: saver.get_cpu_backup(Tensor(0)))]))
+""") == [None, True, "BadValue"]
+
+
+def test_the_example_pauses_and_resumes(tell):
+    assert tell(f"""
+import contextlib, io, runpy
+torch.ones = torch.zeros = lambda count, device: world.Tensor(4 * count)
+with contextlib.redirect_stdout(io.StringIO()) as said:
+    runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
+print(json.dumps(said.getvalue().splitlines()))
+""") == ["paused: 48 MiB are the driver's", "resumed: 0 MiB missing, addresses as before"]
+    assert len(EXAMPLE.read_text().splitlines()) <= 40
+
+
+def test_disabled_is_not_interesting(tell):
+    assert tell("""
+with saver.region("weights"):
+    inside = world.Tensor(2 * MIB)
+    with saver.disable():
+        off = saver._impl._binary_wrapper.cdll.tms_get_interesting_region()
+        ordinary = world.Tensor(2 * MIB)
+    on = saver._impl._binary_wrapper.cdll.tms_get_interesting_region()
+print(json.dumps([off, on, pools.tag_at(ordinary.data_ptr()) is None]))
+""") == [False, True, True]
 
 
 def test_a_wake_that_lacks_memory_leaves_all_asleep(tell):

@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from .. import errors, patience, pools, seams, tags
 
-_PLAIN = re.compile(r"(?!tms-)[A-Za-z0-9_-]{1,40}")
+_PLAIN = re.compile(r"(?!tms-)[A-Za-z0-9_-]{1,26}")  # 31 with what is put behind it
 _KEPT = ".kept"  # no plain name has a dot, so no two tags of theirs meet in one of ours
 
 
@@ -76,7 +76,7 @@ class _Symbols:
 
     def tms_get_interesting_region(self) -> bool:
         """Whether what this thread allocates now can be paused."""
-        return pools.is_inside() and _threads.left is None
+        return pools.is_tagged()
 
     def tms_set_interesting_region(self, is_on: bool) -> None:
         """False: ordinary memory until True, or the end of the region."""
@@ -156,6 +156,7 @@ class TorchMemorySaver:
         has changed then."""
         names = _own_names(tag)
         if names:
+            pools.trim(names)  # what is free need not be saved
             tags.sleep(names, timeout=patience.MOST_SECONDS)
 
     def resume(self, tag: Optional[str] = None) -> None:
