@@ -1,40 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks of this package. A child forked while another thread holds one would wait for it for ever,
-so each is made anew in a child."""
+so each is made anew in a child.
+
+Taking and leaving one is a single call of the interpreter's own: in a method written in Python,
+Ctrl-C could come between the lock and the word that it is held."""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
-from types import TracebackType
-from typing import Optional, Type
+from typing import Any
 
-_all: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
+_all: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_RLock: Any = type(threading.RLock())
 
 
-class ForkSafeLock:
+class ForkSafeLock(_RLock):  # type: ignore[misc] # its type is Any, as typeshed has it final
     """A lock that its own thread may take again."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        super().__init__()
         _all.add(self)
 
-    def acquire(self, timeout: float = -1) -> bool:
-        return self._lock.acquire(timeout=timeout)
-
-    def release(self) -> None:
-        self._lock.release()
+    def is_mine(self) -> bool:
+        """Whether the calling thread holds it."""
+        return bool(self._is_owned())
 
     def renew(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
-        self._lock.release()
+        """Free again, whoever held it."""
+        self._at_fork_reinit()
 
 
 def _renew_all() -> None:

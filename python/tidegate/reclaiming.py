@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 import time
 from ctypes import byref, c_uint32
 from typing import Dict, Optional, Tuple
@@ -25,7 +24,6 @@ from .receipts import NOT_ALLOWED, NOTHING_LEFT, Item, Receipt, SourceUse
 MIN_GAIN_BYTES = 20 << 20
 
 _lock = ForkSafeLock()
-_owner: Optional[int] = None  # the thread that reclaims now
 _records: Dict[Tuple[int, bool], "Record"] = {}
 
 
@@ -133,19 +131,19 @@ def run(where: card.Card, target: Optional[int] = None, *, timeout: Optional[flo
         min_gain: int = MIN_GAIN_BYTES, no_graphs: bool = False, host: bool = False) -> Receipt:
     """reclaim on a card that the caller has: what seams call. Raises LibraryMissing, and what torch
     raises when the device has failed."""
-    global _owner
     began = time.monotonic()
-    if _owner == threading.get_ident() or torch_sources.is_capturing(where):
+    if _lock.is_mine() or torch_sources.is_capturing(where):
         return _nothing(target, began)
     deadline_ns = 0 if timeout is None else time.monotonic_ns() + max(1, int(timeout * 1e9))
-    if not _lock.acquire(-1 if timeout is None else timeout):
-        return Receipt(abi.STOPS[abi.DEADLINE], target, seconds=time.monotonic() - began)
     try:
-        _owner = threading.get_ident()
+        if not _lock.acquire(timeout=-1 if timeout is None else timeout):
+            return Receipt(abi.STOPS[abi.DEADLINE], target, seconds=time.monotonic() - began)
         return _reclaim_now(where, target, min_gain, deadline_ns, no_graphs, host, began)
     finally:
-        _owner = None
-        _lock.release()
+        try:
+            _lock.release()
+        except RuntimeError:  # it was not taken: Ctrl-C may come before and behind that
+            pass
 
 
 def reclaim(target: Optional[int] = None, *, timeout: Optional[float] = None,
@@ -170,10 +168,4 @@ def reclaim(target: Optional[int] = None, *, timeout: Optional[float] = None,
     return run(where, target, timeout=timeout, min_gain=min_gain, no_graphs=no_graphs, host=host)
 
 
-def _forget() -> None:
-    global _owner
-    _owner = None
-    _records.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_records.clear)

@@ -3,6 +3,8 @@
 where nothing may happen. That torch does give memory back is shown on a card."""
 
 import json
+import random
+import signal
 import sys
 import threading
 
@@ -120,6 +122,37 @@ def test_a_reclaim_in_another_thread_waits_its_turn_until_its_deadline(torch):
     leave.set()
     thread.join()
     assert answers[0].gained_bytes == GIB
+
+
+def test_ctrl_c_at_any_moment_leaves_the_next_reclaim_free(torch):
+    """Interrupts fall on the few instructions around the lock, too, so it takes many."""
+    armed, stopped, free = [], 0, []
+
+    def interrupt(*_):
+        if armed:
+            armed.clear()
+            raise KeyboardInterrupt
+
+    tidegate.reclaim()  # what is loaded once is loaded
+    former = signal.signal(signal.SIGALRM, interrupt)
+    dice = random.Random(5)
+    try:
+        for _ in range(3000):
+            try:
+                armed.append(True)
+                signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-6, 2e-4))
+                tidegate.reclaim()
+            except KeyboardInterrupt:
+                stopped += 1
+            armed.clear()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    other = threading.Thread(target=lambda: free.append(tidegate.reclaim(timeout=5).reason),
+                             daemon=True)
+    other.start()
+    other.join(20)
+    assert stopped > 100 and free == ["nothing left"]
 
 
 def test_what_torch_raises_is_raised_and_the_next_reclaim_runs(torch):
