@@ -106,12 +106,21 @@ def _check_age(torch: Any) -> None:
                                  f"not tell what is needed: {oldest} or newer does")
 
 
+def _is_installed() -> bool:
+    """Whether torch could be imported. What stands in for it, as tests and tools for documents have
+    it, has no specification to find, and is none."""
+    try:
+        return importlib.util.find_spec("torch") is not None
+    except ValueError:
+        return False
+
+
 def require() -> Optional[Card]:
     """The card for a call that the user wrote. None: torch could use one, and has not yet, so
     nothing is held. Raises TorchMissing, TorchTooOld or NoDevice where there can be none."""
     torch = torch_if_loaded()
     if torch is None:
-        if importlib.util.find_spec("torch") is None:
+        if not _is_installed():
             raise errors.TorchMissing(0, "PyTorch is not installed in this environment "
                                       f"({sys.prefix}): pip install torch")
         return None

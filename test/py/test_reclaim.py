@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import threading
+import types
 
 import pytest
 
@@ -284,6 +285,13 @@ def test_torch_that_is_not_there(library, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(tidegate.TorchMissing, match="pip install torch"):
+        tidegate.reclaim()
+
+
+@pytest.mark.parametrize("stand_in", [types.ModuleType("torch"), object()])
+def test_what_stands_in_for_torch_is_none(library, monkeypatch, stand_in):
+    monkeypatch.setitem(sys.modules, "torch", stand_in)
+    with pytest.raises(tidegate.TorchMissing):
         tidegate.reclaim()
 
 
