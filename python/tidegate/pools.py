@@ -37,10 +37,11 @@ _kept_outside: List[Any] = []
 
 
 class _Pools:
-    """The MemPools of one tag: those that no thread is in."""
+    """The MemPools of one tag on one card: those that no thread is in."""
 
-    def __init__(self, tag: tags.Tag) -> None:
+    def __init__(self, tag: tags.Tag, index: int) -> None:
         self.tag = tag
+        self.index = index
         self.idle: List[Any] = []
         self.has_retired = False  # a pool was let go of while something lived in it
 
@@ -109,9 +110,9 @@ def _take_pool(pools: _Pools, torch: Any) -> Any:
     return _new_pool(torch)
 
 
-def _pools(tag: tags.Tag) -> _Pools:
+def _pools(tag: tags.Tag, index: int) -> _Pools:
     with _lock:
-        return _by_name.setdefault(tag.name, _Pools(tag))
+        return _by_name.setdefault(tag.name, _Pools(tag, index))
 
 
 # ---- expandable segments ------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def region(name: str, *, backup: str = "none", keep_host: bool = False,
     tag = tags.tag(name, backup=backup, device=f"cuda:{where.index}", keep_host=keep_host,
                    packed=backup == "host" if packed is None else packed)
     _check_awake(tag)
-    pools = _pools(tag)
+    pools = _pools(tag, where.index)
     pool = _take_pool(pools, where.torch)
     try:
         with _without_expandable(where.torch, pool), _scoped(tag), \
@@ -307,6 +308,19 @@ def tag_at(address: int) -> Optional[tags.Tag]:
 
 
 host_view = tags.host_view
+
+
+def _bytes_on(index: int) -> int:
+    """What torch has in tags on a card, asleep or not: to it nothing has changed."""
+    return sum(pools.tag.info().size_bytes for pools in list(_by_name.values())
+               if pools.index == index)
+
+
+def _is_ours(address: int) -> bool:
+    return tags.place(address) is not None
+
+
+torch_sources.leave_to_tags(_bytes_on, _is_ours)
 
 
 # ---- the end of the process ---------------------------------------------------------------------

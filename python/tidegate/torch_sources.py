@@ -8,7 +8,7 @@ is empty, collecting garbage a tenth of a second always. Which one runs is not d
 from __future__ import annotations
 
 import gc
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from . import abi
 from .card import Card
@@ -31,8 +31,21 @@ class Figures(NamedTuple):
 _NOTHING = Figures(0, 0, 0, 0, 0)
 
 
+# What of torch's memory lies in tags of ours, where the tags' own figures have it, awake and asleep:
+# bytes on a card, and whether an address is of it. Told by `pools`, once there are any.
+_tagged_bytes: Callable[[int], int] = lambda index: 0
+_is_tagged: Callable[[int], bool] = lambda address: False
+
+
+def leave_to_tags(tagged_bytes: Callable[[int], int], is_tagged: Callable[[int], bool]) -> None:
+    """From now on figures and segments leave out what these two tell."""
+    global _tagged_bytes, _is_tagged
+    _tagged_bytes, _is_tagged = tagged_bytes, is_tagged
+
+
 def figures(card: Card) -> Figures:
-    """Read from the allocator, about 30 µs. All zero where it does not tell (pluggable ones)."""
+    """Read from the allocator, about 30 µs. All zero where it does not tell (pluggable ones). Of
+    what lies in tags only free pieces are not told from live ones: all of it is taken off live."""
     try:
         stats = card.torch._C._cuda_memoryStats(card.index)
         reserved, live, active, split = (
@@ -41,7 +54,8 @@ def figures(card: Card) -> Figures:
                          "inactive_split_bytes"))
     except (RuntimeError, KeyError, AttributeError):
         return _NOTHING
-    pending = max(0, active - live)
+    pending, tagged = max(0, active - live), _tagged_bytes(card.index)
+    reserved, live = max(0, reserved - tagged), max(0, live - tagged)
     return Figures(reserved, live, pending, split, max(0, reserved - live - pending - split))
 
 
@@ -157,11 +171,12 @@ def is_history_on(torch: Any) -> bool:
 
 
 def segments(card: Card) -> List[Dict[str, Any]]:
-    """torch's segments on this card, some ms for thousands of blocks; empty where to ask would cost
-    more, since allocation history is on."""
+    """torch's segments on this card, but for those in tags; some ms for thousands of blocks. Empty
+    where to ask would cost more, since allocation history is on."""
     if is_history_on(card.torch):
         return []
-    return _on(card, card.torch.cuda.memory_snapshot())
+    return [segment for segment in _on(card, card.torch.cuda.memory_snapshot())
+            if not (_is_of_pool(segment) and _is_tagged(segment["address"]))]
 
 
 def segments_without_events(card: Card) -> List[Dict[str, Any]]:
@@ -190,9 +205,13 @@ def _whole_handles(segment: Dict[str, Any]) -> int:
     return found
 
 
+def _is_of_pool(segment: Dict[str, Any]) -> bool:
+    return tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+
+
 def returnable(segment: Dict[str, Any]) -> int:
     """What emptying the cache would give of one segment."""
-    if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0):
+    if _is_of_pool(segment):
         return 0  # of a graph or a MemPool that lives: every replay writes there
     if segment.get("is_expandable"):
         return _whole_handles(segment)
@@ -205,7 +224,7 @@ def cached(found: List[Dict[str, Any]]) -> Tuple[int, int, int]:
     given = pool = pinned = 0
     for segment in found:
         free = sum(block["size"] for block in segment["blocks"] if block["state"] == "inactive")
-        if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0):
+        if _is_of_pool(segment):
             pool += free
         else:
             whole = returnable(segment)

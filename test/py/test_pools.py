@@ -195,6 +195,30 @@ print(json.dumps([json.loads(os.read(reader, 100)), tag.info().size_bytes // MIB
 """) == [[0, True, True], 4, 4]
 
 
+def test_torchs_counters_and_the_tags_count_a_byte_once(tell):
+    """torch goes on counting what lies in tags, also while it sleeps; its segments there are no
+    pool that somebody could end."""
+    assert tell("""
+from tidegate import accounts, card, torch_sources
+with pools.region("weights", backup="host"):
+    kept = world.Tensor(20 * MIB)
+torch.card.live = 30 * MIB  # 10 of it in ordinary memory
+torch.cuda.memory_snapshot = lambda: [
+    {"device": 0, "address": address, "total_size": 20 * MIB, "segment_type": "large",
+     "segment_pool_id": (0, 1), "blocks": [{"size": 20 * MIB, "state": "inactive"}]}
+    for address in (kept.data_ptr(), 1 << 40)]
+where = card.current()
+seen = []
+for action in (lambda: None, tidegate.sleep, tidegate.wake):
+    action()
+    now = torch_sources.figures(where)
+    stays = {item: size // MIB for item, size in accounts.stays(where)}
+    seen.append([now.reserved // MIB, now.live // MIB, stays.get("live"),
+                 stays.get("tags of this process")])
+print(json.dumps([seen, len(torch_sources.segments(where))]))
+""") == [[[10, 10, 10, 20], [10, 10, 10, None], [10, 10, 10, 20]], 1]
+
+
 def test_other_settings_of_a_tag_are_refused(tell):
     assert tell("""
 with pools.region("a", backup="host"):
