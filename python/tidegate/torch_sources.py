@@ -31,8 +31,8 @@ class Figures(NamedTuple):
 _NOTHING = Figures(0, 0, 0, 0, 0)
 
 
-# What of torch's memory lies in tags of ours, where the tags' own figures have it, awake and asleep:
-# bytes on a card, and whether an address is of it. Told by `pools`, once there are any.
+# What of torch's memory lies in tags of ours, where the tags' own figures have it, awake and
+# asleep: bytes on a card, and whether an address is of it. Told by `pools`, once there are any.
 _tagged_bytes: Callable[[int], int] = lambda index: 0
 _is_tagged: Callable[[int], bool] = lambda address: False
 
