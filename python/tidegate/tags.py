@@ -304,6 +304,12 @@ def chosen(names: Names) -> List[str]:
     return _names(memory, names)
 
 
+def opened(names: Names) -> List[Tag]:
+    """The same as tags; none where the process has none."""
+    memory = _memory
+    return [] if memory is None else [memory.tags[name] for name in _names(memory, names)]
+
+
 class Place(NamedTuple):
     """What lies at an address: a block of a tag, from `address` on."""
 

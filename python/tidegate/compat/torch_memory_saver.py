@@ -221,6 +221,17 @@ class TorchMemorySaver:
         _check_backup(False, True, None)
 
 
+def state(tag: str) -> str:
+    """"awake", "asleep", …; "" for a tag that nobody allocated in."""
+    found = [one.info().state for one in tags.opened(_own_names(tag))]
+    return found[0] if found else ""
+
+
+def is_used() -> bool:
+    """Whether anybody's memory lies in a tag of ours."""
+    return any(tag.info().block_count > 0 for tag in tags.opened(_own_names(None)))
+
+
 torch_memory_saver = TorchMemorySaver()
 
 

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's scheduler, where it releases and resumes: repeatable, and alive when memory lacks.
+
+SGLang keeps a set of what it has released, and takes each tag out of it at a resume: a second one
+is a KeyError, and an exception in the scheduler ends the engine. Here what is released already, or
+not, is left out of a request, and one that could not be served stays: nothing has changed, the
+client is not answered yet, and the scheduler tries again between its other work. A client that has
+sent it again by then finds nothing to do.
+
+With several ranks an engine's schedulers answer together, and one alone cannot go on: there the
+exception is raised as ever."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from types import ModuleType
+from typing import Any, Callable, Dict, List, Tuple
+
+from .. import errors, modes, seams
+from . import torch_memory_saver
+
+Way = Callable[[Any, Any], Any]
+
+# What each scheduler has not answered yet: (request, how it is served).
+_waiting: "weakref.WeakKeyDictionary[Any, List[Tuple[Any, Way]]]" = weakref.WeakKeyDictionary()
+
+
+def install(module: ModuleType) -> None:
+    """Replaces the mixin's two methods."""
+    mixin = module.SchedulerUpdateWeightsMixin
+    answers: Dict[str, Any] = {
+        "release_memory_occupation": module.ReleaseMemoryOccupationReqOutput,
+        "resume_memory_occupation": module.ResumeMemoryOccupationReqOutput}
+    for name, answer in answers.items():
+        key = f"sglang: {module.__name__}.{name}"
+        if seams.find(key) is None:
+            original = getattr(mixin, name)
+            ours = _repeatable(original, answer, tuple(module.GPU_MEMORY_ALL_TYPES),
+                               name.startswith("release"))
+            seams.install_attribute(key, mixin, name, modes.passing(original, ours))
+
+
+def install_loop(module: ModuleType) -> None:
+    """What could not be served is tried again after the scheduler has read its requests."""
+    key = f"sglang: {module.__name__}.process_input_requests"
+    if seams.find(key) is None:
+        original = module.Scheduler.process_input_requests
+        seams.install_attribute(key, module.Scheduler, "process_input_requests",
+                                _then_again(original))
+
+
+def _repeatable(original: Way, answer: Any, all_tags: Tuple[str, ...], is_release: bool) -> Way:
+    @functools.wraps(original)
+    def served(self: Any, recv_req: Any) -> Any:
+        asked = list(recv_req.tags or all_tags)
+        recv_req.tags = [tag for tag in asked if (tag in self.offload_tags) != is_release]
+        if not recv_req.tags:
+            return answer()
+        try:
+            return original(self, recv_req)
+        except errors.TidegateError as problem:
+            recv_req.tags = _undone(recv_req.tags, is_release)
+            change = self.offload_tags.difference_update if is_release else self.offload_tags.update
+            change(recv_req.tags)
+            if not _is_alone(self):
+                raise
+            _put_off(self, recv_req, served, problem)
+            return None
+
+    return served
+
+
+def _undone(names: List[str], is_release: bool) -> List[str]:
+    """Those of them that are not yet what the request asked for."""
+    before = "awake" if is_release else "asleep"
+    return [tag for tag in names if torch_memory_saver.state(tag) == before]
+
+
+def _is_alone(scheduler: Any) -> bool:
+    return int(getattr(scheduler, "tp_size", 1)) == 1 and int(getattr(scheduler, "pp_size", 1)) == 1
+
+
+def _put_off(scheduler: Any, recv_req: Any, way: Way, problem: errors.TidegateError) -> None:
+    known = _waiting.setdefault(scheduler, [])
+    if not any(request is recv_req for request, _ in known):
+        known.append((recv_req, way))
+    seams.announce(f"tidegate: {problem} Trying again")
+
+
+def _then_again(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Also after off: whoever waits is answered."""
+    @functools.wraps(original)
+    def process_input_requests(self: Any, recv_reqs: Any) -> Any:
+        result = original(self, recv_reqs)
+        for request, way in list(_waiting.get(self, ())):
+            output = way(self, request)
+            if output is None:
+                break
+            _waiting[self].remove((request, way))
+            self.send_to_tokenizer.send_output(output, request)
+        return result
+
+    return process_input_requests
