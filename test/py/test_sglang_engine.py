@@ -298,3 +298,49 @@ def test_the_files_have_what_is_replaced(files):
     for asked in ("self.send_to_tokenizer.send_output(output, recv_req)", "self.tp_size",
                   "self.pp_size"):
         assert asked in text
+
+
+EXAMPLE = ROOT / "doc" / "guide" / "sglang_rounds.py"
+STUB = """
+import importlib, os, sys, types
+sys.path.insert(0, {here!r})
+import sglang_world
+from sglang_world import MIB, Ways, request
+sglang_world.begin()
+class Engine:
+    "What the example asks of SGLang's, over the real adapter and mixin."
+    def __init__(self, **options):
+        assert options["enable_memory_saver"] and options["enable_weights_cpu_backup"]
+        saver = sglang_world.adapter()
+        with saver.region("weights", enable_cpu_backup=True):
+            self.weights = sglang_world.world.Tensor(4 * MIB)
+        with saver.region("kv_cache"):
+            self.cache = sglang_world.world.Tensor(8 * MIB)
+        self.scheduler = sglang_world.make_scheduler(saver).Scheduler()
+    def generate(self, prompt, sampling_params):
+        from ctypes import string_at
+        return {{"text": string_at(self.weights.data_ptr(), 8).hex()}}
+    def release_memory_occupation(self, tags):
+        self.scheduler.process_input_requests([request(Ways.RELEASE, *tags)])
+    def resume_memory_occupation(self, tags):
+        self.scheduler.process_input_requests([request(Ways.RESUME, *tags)])
+    def shutdown(self):
+        pass
+sys.modules["sglang"].Engine = Engine
+sys.argv = [{example!r}, "a-model"]
+exec(compile(open({example!r}).read(), {example!r}, "exec"))
+"""
+
+
+def test_the_example_releases_and_resumes(files, tmp_path):
+    code = STUB.format(here=str(pathlib.Path(__file__).parent), example=str(EXAMPLE))
+    done = run(sys.executable, "-c", code, cwd=tmp_path, env={
+        "PYTHONPATH": f"{ROOT / 'python'}:{entry_point(tmp_path)}", "TIDEGATE": "on",
+        "TIDEGATE_DIR": str(tmp_path / "node"), "SGLANG_FILES": str(files),
+        "TIDEGATE_LIBRARY": os.environ["TIDEGATE_LIBRARY"],
+        "TIDEGATE_STANDIN": "capacity=128MiB,context=0", "LD_LIBRARY_PATH": str(DRIVER)})
+    assert done.status == 0, done.err
+    one = ["release kv_cache", "release weights", "resume weights", "resume kv_cache",
+           "the text is the same"]
+    assert [line.partition(" in ")[0] for line in done.out.splitlines()] == one * 2
+    assert len(EXAMPLE.read_text().splitlines()) <= 40
