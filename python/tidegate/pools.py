@@ -316,11 +316,7 @@ def _bytes_on(index: int) -> int:
                if pools.index == index)
 
 
-def _is_ours(address: int) -> bool:
-    return tags.place(address) is not None
-
-
-torch_sources.leave_to_tags(_bytes_on, _is_ours)
+torch_sources.leave_to_tags(_bytes_on, lambda address: tag_at(address) is not None)
 
 
 # ---- the end of the process ---------------------------------------------------------------------

@@ -69,22 +69,10 @@ def begin() -> None:
         library.functions()  # without it SGLang's own serves, in every process alike
         wanted += [(MIXIN, sglang_scheduler.install), (SCHEDULER, sglang_scheduler.install_loop)]
     for name, install in wanted:
-        arrivals.expect(name, functools.partial(_guarded, install))
+        arrivals.expect(name, functools.partial(sglang_process.ENGINE.guarded, install))
     if not _told_when_changed:
         _told_when_changed = True
         modes.when_changed(_changed)
-
-
-def _guarded(install: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Called inside SGLang's import, which must not fail for us."""
-    if modes.mode() == modes.OFF:
-        return
-    try:
-        install(module)
-    except Exception as problem:
-        seams.warn_once(f"sglang {module.__name__}",
-                        f"SGLang {sglang_process.version()}: {module.__name__} has no seams "
-                        f"({type(problem).__name__}: {problem}). It stays as it is")
 
 
 def _install_adapter(module: ModuleType) -> None:

@@ -45,22 +45,10 @@ def begin() -> None:
     else:
         arrived.append((CUMEM, vllm_observing.install))
     for name, install in arrived:
-        arrivals.expect(name, functools.partial(_guarded, install))
+        arrivals.expect(name, functools.partial(vllm_process.ENGINE.guarded, install))
     if not _choice.is_expected:
         _choice.is_expected = True
         modes.when_changed(_changed)
-
-
-def _guarded(install: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Called inside vLLM's import, which must not fail for us."""
-    if modes.mode() == modes.OFF:
-        return
-    try:
-        install(module)
-    except Exception as problem:
-        seams.warn_once(f"vllm {module.__name__}",
-                        f"vLLM {vllm_process.version()}: {module.__name__} has no seams "
-                        f"({type(problem).__name__}: {problem}). It stays as it is")
 
 
 def _install_function(module: ModuleType) -> None:
@@ -114,7 +102,7 @@ def _settle(where: card.Card) -> None:
         vllm_process.announce(f"sleep and wake stay vLLM's own: {why_not}")
         return
     vllm_process.announce("sleep and wake are Tidegate's")
-    vllm_process.note(where, "our allocator")
+    vllm_process.ENGINE.note(where, "our allocator")
 
 
 def _why_not() -> str:

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 
-from .. import card, errors, identity, modes, seams, tenancy
-
-_announced = False
+from . import engine_process
 
 
 def version() -> str:
@@ -28,26 +25,9 @@ def _name() -> str:
     return f"vllm tp {rank}" if several else "vllm"
 
 
+ENGINE = engine_process.Engine("vLLM", version)
+
+
 def announce(what: str) -> None:
     """Says what is done here; later calls say nothing more."""
-    global _announced
-    if _announced:
-        return
-    _announced = True
-    if multiprocessing.parent_process() is not None:  # not the user's own program
-        identity.stand_for(_name())
-    where = card.current()
-    gpu = "" if where is None else f"GPU {where.index}, "
-    seams.announce(f"tidegate {modes.mode()}: {gpu}vLLM {version()}: {what}")
-    seams.tell_run("vllm")
-
-
-def note(where: card.Card, what: str) -> None:
-    """The same in the ledger, where readers find it beside the figures. Joins it."""
-    try:
-        device = where.device()
-        mine = None if device is None else tenancy.tenant(device)
-        if mine is not None:
-            mine.note(f"vllm {version()}: {what}")
-    except errors.TidegateError as problem:
-        seams.warn_once("vllm note", f"cannot write to the ledger: {problem}")
+    ENGINE.announce(what, _name())

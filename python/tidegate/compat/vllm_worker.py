@@ -12,43 +12,37 @@ from __future__ import annotations
 import contextlib
 import functools
 from types import ModuleType
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional
 
-from .. import card, errors, modes, seams, tenancy
+from .. import card, modes, seams, tenancy
+from . import engine_start
 
 FIRST = "init_worker_distributed_environment"  # the look follows it
 STEPS = ("init_device", "load_model", "determine_available_memory", "initialize_from_config")
 LAST = "compile_or_warm_up_model"
 
 
-class _Start:
-    """The mark of this process's start-up."""
-
-    def __init__(self) -> None:
-        self._mark: Optional[contextlib.ExitStack] = None
-
-    def begin(self) -> None:
-        if self._mark is not None or _device() is None:
-            return
-        self._mark = contextlib.ExitStack()
-        with _harmless("start"):
-            self._mark.enter_context(tenancy.starting(_device()))
-
-    def end(self) -> None:
-        mark, self._mark = self._mark, None
-        if mark is not None:
-            mark.close()
+def _device() -> Optional[str]:
+    """The device that this thread computes on; None where that is no card of ours, or none yet."""
+    torch = card.torch_if_loaded()
+    with contextlib.suppress(Exception):  # whatever torch has become, vLLM's own call goes on
+        if torch is not None and torch.cuda.is_initialized() and card.current() is None:
+            torch.cuda.synchronize()  # makes the context, as vLLM does next
+        where = card.current()
+        return None if where is None else f"cuda:{where.index}"
+    return None
 
 
-start = _Start()
+start = engine_start.Start("vLLM", _device)
 
 
 def install(module: ModuleType) -> None:
     """Replaces the worker's functions. What is missing is named, the others are replaced."""
     missing = [name for name in (FIRST,) if not hasattr(module, name)]
     if not missing:
-        _replace_function(module, FIRST, _after_which_it_starts)
-    arounds = {**dict.fromkeys(STEPS, _step), "load_model": _loading, LAST: _last, "sleep": _sleep}
+        _replace_function(module, FIRST, start.begins_after)
+    arounds = {**dict.fromkeys(STEPS, _step), "load_model": _loading, LAST: start.ends_with,
+               "sleep": _sleep}
     for name, around in arounds.items():
         if name in vars(module.Worker):
             _replace_method(module, name, around)
@@ -79,16 +73,6 @@ def _replace_method(module: ModuleType, name: str, around: Around) -> None:
 
 # ---- around vLLM's calls ------------------------------------------------------------------------
 
-def _after_which_it_starts(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def environment(*arguments: Any, **named: Any) -> Any:
-        result = original(*arguments, **named)
-        start.begin()
-        return result
-
-    return environment
-
-
 def _step(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def step(*arguments: Any, **named: Any) -> Any:
@@ -113,45 +97,14 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-def _last(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def last(*arguments: Any, **named: Any) -> Any:
-        try:
-            return original(*arguments, **named)
-        finally:
-            start.end()
-
-    return last
-
-
 def _sleep(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def sleep(*arguments: Any, **named: Any) -> Any:
         start.end()
         with contextlib.ExitStack() as mark:
             if _device() is not None:
-                with _harmless("sleep"):
+                with engine_start.harmless("vLLM", "sleep"):
                     mark.enter_context(tenancy.giving(_device()))
             return original(*arguments, **named)
 
     return sleep
-
-
-@contextlib.contextmanager
-def _harmless(what: str) -> Iterator[None]:
-    """A mark that cannot be made is no reason for vLLM to stop."""
-    try:
-        yield
-    except errors.TidegateError as problem:
-        seams.warn_once(f"vllm {what}", f"peers do not learn of vLLM's {what}: {problem}")
-
-
-def _device() -> Optional[str]:
-    """The device that this thread computes on; None where that is no card of ours, or none yet."""
-    torch = card.torch_if_loaded()
-    with contextlib.suppress(Exception):  # whatever torch has become, vLLM's own call goes on
-        if torch is not None and torch.cuda.is_initialized() and card.current() is None:
-            torch.cuda.synchronize()  # makes the context, as vLLM does next
-        where = card.current()
-        return None if where is None else f"cuda:{where.index}"
-    return None
