@@ -59,6 +59,19 @@ class Rollout:
             self.log.close()
 
 
+def until_it_ends(once, count, failed):
+    """What each of `count` calls of once() gives. Where the other end fails, or its end of the link
+    is gone, `failed` and what it said come last."""
+    found = []
+    for _ in range(count):
+        try:
+            found.append(once())
+        except (RolloutFailed, OSError) as problem:
+            found.append({**failed, "said": str(problem)})
+            break
+    return found
+
+
 def sum_of(tensor):
     """Of a tensor's 16-bit words: both ends compare what they hold. In pieces, since a sum of
     integers makes a copy of 8 bytes for each."""

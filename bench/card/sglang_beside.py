@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from card_results import GIB, parser, row, write_results
-from rollout_link import Rollout, RolloutFailed
+from rollout_link import Rollout, until_it_ends
 
 LACKS = 20
 PLACE = Path("/tmp/sg")  # where the engine unpacks: its caches hold this path
@@ -72,15 +72,8 @@ def lack(engine, stranger, tokens, needs_bytes):
 
 def lacks(engine, stranger, tokens, needs_bytes, count):
     """Each round; the last one may be where the engine ended."""
-    found = []
-    for _ in range(count):
-        try:
-            found.append(lack(engine, stranger, tokens, needs_bytes))
-        except (RolloutFailed, OSError) as problem:  # or its end of the link is gone
-            found.append({"waited": None, "said": str(problem), "woken_bytes": None,
-                          "tokens": False})
-            break
-    return found
+    return until_it_ends(lambda: lack(engine, stranger, tokens, needs_bytes), count,
+                         {"waited": None, "woken_bytes": None, "tokens": False})
 
 
 def run_way(way, options, stranger, packed):

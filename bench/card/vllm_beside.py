@@ -14,7 +14,7 @@ import sys
 import time
 
 from card_results import GIB, parser, row, write_results
-from rollout_link import Rollout, RolloutFailed
+from rollout_link import Rollout, RolloutFailed, until_it_ends
 
 SHARE = 0.5  # of the card, for the engine
 LACKS = 20
@@ -60,14 +60,8 @@ def lack(engine, stranger, tokens, needs_bytes):
 
 def lacks(engine, stranger, tokens, needs_bytes, count):
     """Each round; the last one may be where the engine ended."""
-    found = []
-    for _ in range(count):
-        try:
-            found.append(lack(engine, stranger, tokens, needs_bytes))
-        except (RolloutFailed, OSError) as problem:  # or its end of the link is gone
-            found.append({"said": str(problem), "woken_bytes": None, "tokens": False})
-            break
-    return found
+    return until_it_ends(lambda: lack(engine, stranger, tokens, needs_bytes), count,
+                         {"woken_bytes": None, "tokens": False})
 
 
 def run_way(way, options, stranger):

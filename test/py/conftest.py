@@ -136,8 +136,16 @@ def python(library, tmp_path):
 
 @pytest.fixture
 def tell(python, request):
-    """tell(code, …) -> what the code printed as JSON, run behind the module's BEGIN"""
-    def call(code, **env):
+    """tell(code, …) -> what the code printed as JSON, run behind the module's BEGIN; over the
+    driver that stands in, where the module says in STANDIN what it has, or the call in standin=…"""
+    usual = getattr(request.module, "STANDIN", None)
+    driver = pathlib.Path(os.environ["TIDEGATE_LIBRARY"]).parents[1] / "test" / "standin"
+    if usual is not None and not (driver / "libcuda.so.1").exists():
+        pytest.fail(f"{driver} has no driver: build it (make all)")
+
+    def call(code, standin=usual, **env):
+        if standin is not None:
+            env = {"TIDEGATE_STANDIN": standin, "LD_LIBRARY_PATH": str(driver), **env}
         result = python(request.module.BEGIN + code, **env)
         assert result.status == 0, result.err
         return json.loads(result.out)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What bench/card does with figures once a card has given them: no card, no torch."""
 import asyncio
-import importlib
 import json
 import os
 import subprocess
@@ -9,21 +8,10 @@ import sys
 import threading
 import types
 import xml.etree.ElementTree as tree
-from pathlib import Path
 
 import pytest
 
-CARD = Path(__file__).resolve().parent.parent.parent / "bench" / "card"
-
-
-@pytest.fixture(autouse=True)
-def card_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(CARD))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-
-
-def load(name):
-    return importlib.import_module(name)
+from card_scripts import CARD, by_name, card_on_path, load  # noqa: F401
 
 
 def test_without_a_card_nothing_is_tried(tmp_path):
@@ -47,10 +35,6 @@ def turn(step, loss, give_ms, reserved=1 << 30):
 def run_of(way, rows):
     return {"way": way, "rows": rows, "error": None, "pid": 1, "samples": [],
             "rollout_facts": {"needs_bytes": 3 << 30, "total_bytes": 10 << 30, "pid": 2}}
-
-
-def by_name(rows):
-    return {row["name"]: row for row in rows}
 
 
 def test_a_loss_that_differs_in_its_last_bit_is_counted(capsys):

@@ -1,28 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What bench/card/sglang_beside.py does with figures once a card has given them: no card, no torch.
 """
-import importlib
-import sys
 import types
-from pathlib import Path
 
 import pytest
 
-CARD = Path(__file__).resolve().parent.parent.parent / "bench" / "card"
-
-
-@pytest.fixture(autouse=True)
-def card_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(CARD))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-
-
-def load(name):
-    return importlib.import_module(name)
-
-
-def by_name(rows):
-    return {row["name"]: row for row in rows}
+from card_scripts import by_name, card_on_path, load  # noqa: F401
 
 
 class SleepingSglang:
@@ -54,7 +37,7 @@ class SleepingSglang:
         if request == "begin_resume":
             self.resuming = values[0]
         if request == "is_resuming" and self.ends:
-            raise self.sglang.RolloutFailed("is_resuming: the rollout ended with -3")
+            raise load("rollout_link").RolloutFailed("is_resuming: the rollout ended with -3")
         if request == "is_resuming":
             return self.taken > 40, 10.0
         if request == "end_resume":

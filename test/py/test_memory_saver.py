@@ -2,15 +2,13 @@
 """torch_memory_saver's stand-in over the driver that stands in. torch is pool_world's."""
 
 import ast
-import json
-import os
 import pathlib
 import zipfile
 
 import pytest
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "doc" / "guide" / "pause_tags.py"
-FOLDER = pathlib.Path(os.environ.get("TIDEGATE_BIN", "build/cli/tidegate")).resolve().parents[1]
+STANDIN = "capacity=128MiB,context=0"
 BEGIN = f"""
 import itertools, json, sys
 from ctypes import memset, string_at
@@ -33,17 +31,6 @@ def told(action):
 def state(tensor):
     return pools.tag_at(tensor.data_ptr()).info().state
 """
-
-
-@pytest.fixture
-def tell(python):
-    """tell(code) -> what the code printed as JSON"""
-    def call(code, **env):
-        result = python(BEGIN + code, TIDEGATE_STANDIN="capacity=128MiB,context=0",
-                        LD_LIBRARY_PATH=str(FOLDER / "test" / "standin"), **env)
-        assert result.status == 0, result.err
-        return json.loads(result.out)
-    return call
 
 
 def test_all_orders_leave_the_process_alive(tell):

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions: torch's allocations in tags, over the driver that stands in. torch is pool_world's."""
 
-import json
-import os
 import pathlib
 
-import pytest
-
-FOLDER = pathlib.Path(os.environ.get("TIDEGATE_BIN", "build/cli/tidegate")).resolve().parents[1]
+STANDIN = "capacity=128MiB,context=0"
 BEGIN = f"""
-import gc, json, os, sys, threading
+import json, os, sys, threading
 sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
 import pool_world as world, tidegate
 from tidegate import errors, pools
@@ -26,17 +22,6 @@ def told(kind, action):
         return type(problem).__name__
     return "nothing"
 """
-
-
-@pytest.fixture
-def tell(python):
-    """tell(code) -> what the code printed as JSON"""
-    def call(code, **env):
-        result = python(BEGIN + code, TIDEGATE_STANDIN="capacity=128MiB,context=0",
-                        LD_LIBRARY_PATH=str(FOLDER / "test" / "standin"), **env)
-        assert result.status == 0, result.err
-        return json.loads(result.out)
-    return call
 
 
 def test_what_torch_allocates_inside_belongs_to_the_tag(tell):

@@ -2,16 +2,12 @@
 """The package over a driver that stands in for a GPU's: cards, tags on them, receipts whose figures
 are the driver's own. torch is a fake that takes its memory from that driver."""
 
-import json
-import os
 import pathlib
 
 import pytest
 
-FOLDER = pathlib.Path(os.environ.get("TIDEGATE_BIN", "build/cli/tidegate")).resolve().parents[1]
-DRIVER = FOLDER / "test" / "standin"
 MIB = 1 << 20
-
+STANDIN = "capacity=128MiB,context=4"
 BEGIN = f"""
 import json, os, subprocess, sys
 from ctypes import CFUNCTYPE, POINTER, byref, c_int, c_uint32, c_uint64, c_void_p
@@ -53,19 +49,15 @@ def begin_torch(live, cached):
 """
 
 
-@pytest.fixture
-def tell(python):
-    """tell(code, standin=…) -> what the code printed as JSON"""
-    if not (DRIVER / "libcuda.so.1").exists():
-        pytest.fail(f"{DRIVER} has no driver: build it (make all)")
-
-    def call(code, standin="capacity=128MiB,context=4", **env):
-        result = python(BEGIN + code, TIDEGATE_STANDIN=standin, LD_LIBRARY_PATH=str(DRIVER), **env)
-        assert result.status == 0, result.err
-        return json.loads(result.out)
-
-    return call
-
+ENGINE = f"""
+engine = subprocess.Popen([sys.executable, "-c", {BEGIN!r} + '''
+tag = tidegate.tag("weights", device="cuda:0")
+block = tag.alloc(16 * MIB)
+print("taken", flush=True)
+sys.stdin.read()
+'''], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ, TIDEGATE_NAME="sglang"))
+assert engine.stdout.readline() == b"taken\\n"
+"""
 
 STRANGER = """
 take(16 * MIB)
@@ -102,13 +94,7 @@ print(json.dumps({item: size // MIB for item, size in tidegate.reclaim().stays})
 
 def test_another_tenant_is_named(tell):
     stays = tell(f"""
-engine = subprocess.Popen([sys.executable, "-c", {BEGIN!r} + '''
-tag = tidegate.tag("weights", device="cuda:0")
-block = tag.alloc(16 * MIB)
-print("taken", flush=True)
-sys.stdin.read()
-'''], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ, TIDEGATE_NAME="sglang"))
-assert engine.stdout.readline() == b"taken\\n"
+{ENGINE}
 begin_torch(8 * MIB, 24 * MIB)
 stays = dict(tidegate.reclaim().stays)
 engine.communicate()
@@ -121,13 +107,7 @@ print(json.dumps({{item: size // MIB for item, size in stays.items()}}))
 def test_a_dead_tenant_claims_nothing_that_the_driver_has_back(tell, before):
     """Also in a process that has not joined the ledger, where nobody sweeps the dead up."""
     stays = tell(f"""
-engine = subprocess.Popen([sys.executable, "-c", {BEGIN!r} + '''
-tag = tidegate.tag("weights", device="cuda:0")
-block = tag.alloc(16 * MIB)
-print("taken", flush=True)
-sys.stdin.read()
-'''], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ, TIDEGATE_NAME="sglang"))
-assert engine.stdout.readline() == b"taken\\n"
+{ENGINE}
 begin_torch(8 * MIB, 24 * MIB)
 {before}
 engine.kill()
