@@ -12,6 +12,7 @@ import threading
 from rollout_link import serve
 
 VOCABULARY = 32000
+ANSWER_S = 20  # where the scheduler has died, nobody answers
 MODEL = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 2048,
     "intermediate_size": 5632, "num_hidden_layers": 16, "num_attention_heads": 16,
@@ -73,7 +74,7 @@ class SglangRollout:
         return self.thread.is_alive()
 
     def end_resume(self):
-        self.thread.join(100)
+        self.thread.join(ANSWER_S)
         if self.failure is not None or self.thread.is_alive():
             raise RuntimeError(f"the resume has not ended well: {self.failure}")
 

@@ -25,11 +25,13 @@ WAYS = {"own": {"TIDEGATE": "off"},
 # ---- one way -------------------------------------------------------------------------------------
 
 def levels(engine, tokens, rounds):
-    """[{step: ms, "tokens": whether they are the same}] of each round, by level."""
+    """[{step: ms, "phases": ours of the sleep and the wake, "tokens": whether they are the same}]
+    of each round, by level."""
     first, second = [], []
     for _ in range(rounds):
-        one = {"sleep": engine.ask("sleep", 1)[1], "free": engine.ask("free")[0],
-               "wake": engine.ask("wake", None)[1]}
+        one = {"sleep": engine.ask("sleep", 1)[1], "phases": [engine.ask("phases")[0]],
+               "free": engine.ask("free")[0], "wake": engine.ask("wake", None)[1]}
+        one["phases"].append(engine.ask("phases")[0])
         first.append({**one, "tokens": engine.ask("generate")[0] == tokens})
     engine.ask("save_weights")
     for _ in range(rounds):

@@ -102,6 +102,15 @@ class VllmRollout:
         import torch
         return torch.cuda.mem_get_info()[0]
 
+    def phases(self):
+        """Milliseconds of the last sleep or wake, by phase; None: it was not Tidegate's."""
+        module = sys.modules.get("tidegate.compat.vllm_allocator")
+        last = module and module.Allocator.get_instance().last
+        if last is None:
+            return None
+        seconds = {**last.phases, "all": last.seconds}
+        return {phase: took * 1e3 for phase, took in seconds.items()}
+
     def generate(self):
         answers = self.engine.generate(self.prompts, self.sampling, use_tqdm=False)
         return [list(answer.outputs[0].token_ids) for answer in answers]
@@ -123,7 +132,8 @@ def main():
     options = parser.parse_args()
     rollout = VllmRollout({**MODEL, **LARGE} if options.large else MODEL)
     serve(options.link, {name: getattr(rollout, name) for name in (
-        "start", "sleep", "wake", "generate", "save_weights", "load_weights", "free")})
+        "start", "sleep", "wake", "generate", "save_weights", "load_weights", "free",
+        "phases")})
     sys.stdout.flush()
     os._exit(0)  # the engine's own end can take long, and nothing is left to save
 
