@@ -63,7 +63,7 @@ check-engines:
 	@tools/configure $(BUILD) -Dtests=enabled
 	@ninja --quiet -C $(BUILD)
 	@$(python) -m pytest test/py/test_vllm_engine.py test/py/test_vllm_verl.py \
-	    test/py/test_memory_saver.py test/py/test_sglang_engine.py
+	    test/py/test_memory_saver.py test/py/test_sglang_engine.py test/py/test_enable.py
 
 # gcc's runtime, so that a machine needs no second compiler; clang's is what `make fuzz` runs on.
 check-san:

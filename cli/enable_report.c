@@ -32,6 +32,8 @@ static void words_print(const struct enable_report *report, enum enable_way way)
 
     for (size_t i = 0; i < count; i++)
         printf("%*s%s\n", (int)strlen(lead), i == 0 ? lead : "", words[i]);
+    if (count > 0 && *report->options != '\0')
+        printf("%-*s%s\n", (int)strlen(lead), ADD, report->options);
 }
 
 /* Whether old versions need other words than new ones. */
@@ -87,6 +89,20 @@ static json_t *words_array(const struct enable_report *report, enum enable_way w
     return json_whole(array, failed);
 }
 
+static json_t *options_array(const struct enable_report *report, enum enable_way way) {
+    const char *option = way == ENABLE_NONE ? "" : report->options;
+    json_t *array = json_array();
+    int failed = 0;
+
+    while (*option != '\0') {
+        size_t length = strcspn(option, " ");
+
+        failed |= json_array_append_new(array, json_stringn(option, length));
+        option += length + (option[length] == ' ');
+    }
+    return json_whole(array, failed);
+}
+
 static json_t *choice_object(const struct enable_report *report, enum enable_way way) {
     bool is_module = way == ENABLE_MODULE;
     const char *oldest = report->versions->oldest, *entry_points = report->versions->entry_points;
@@ -96,6 +112,7 @@ static json_t *choice_object(const struct enable_report *report, enum enable_way
     failed |= json_put(object, "since", json_string(is_module ? oldest : entry_points));
     failed |= json_put(object, "before", is_module ? json_string(entry_points) : json_null());
     failed |= json_put(object, "add", words_array(report, way));
+    failed |= json_put(object, "options", options_array(report, way));
     return json_whole(object, failed);
 }
 
@@ -127,6 +144,8 @@ bool enable_json_print(const struct enable_report *report) {
     failed |= json_put(object, "version", version_value(report->found));
     failed |= json_put(object, "tidegate", version_value(packages->versions[PACKAGE_tidegate]));
     failed |= json_put(object, "add", is_known ? words_array(report, report->way) : json_null());
+    failed |= json_put(object, "options",
+                       is_known ? options_array(report, report->way) : json_null());
     failed |= json_put(object, "choices", choices_array(report));
     return json_print(object, failed);
 }

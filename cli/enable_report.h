@@ -19,6 +19,7 @@ struct enable_report {
     const char *program;
     const char *found; /* its version there, as packages has it */
     bool is_on_ray;    /* its workers take their environment from the command, not from the shell */
+    const char *options; /* of its own, that it needs besides, with blanks between them; or "" */
     const char *mode;
     const struct program_versions *versions;
     enum enable_way way;

@@ -7,7 +7,7 @@
 #include "say.h"
 
 static const char *const names[PROGRAM_COUNT] = {
-#define PROGRAM(name, module) #name,
+#define PROGRAM(name, options, plugins, is_lenient) #name,
 #include "programs.def"
 #undef PROGRAM
 };

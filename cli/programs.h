@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 enum program {
-#define PROGRAM(name, module) PROGRAM_##name,
+#define PROGRAM(name, options, plugins, is_lenient) PROGRAM_##name,
 #include "programs.def"
 #undef PROGRAM
     PROGRAM_COUNT

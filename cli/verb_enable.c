@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tidegate enable PROGRAM: what to add to the program's command, for the version that a Python has.
  * It prints, and changes nothing. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "enable_report.h"
@@ -29,7 +30,7 @@ static const struct option_row rows[] = {
 
 static const struct option_table table = {
     .verb = "enable",
-    .arguments = "verl|vllm",
+    .arguments = "verl|sglang|vllm",
     .summary =
         "Prints what to add to a program's command, or to set in its environment, so that all of\n"
         "its processes have Tidegate on: for the version that is installed, or else for each.\n"
@@ -83,14 +84,39 @@ static int answer(const struct enable_options *options, struct enable_report *re
     return EXIT_WRONG;
 }
 
-static enum package package_of(enum program program) {
-    static const enum package packages[PROGRAM_COUNT] = {
-#define PROGRAM(name, module) PACKAGE_##name,
+/* As programs.def has it. */
+static const struct program_needs {
+    enum package package;
+    const char *options, *plugins;
+    bool is_lenient;
+} needs[PROGRAM_COUNT] = {
+#define PROGRAM(name, options, plugins, is_lenient) {PACKAGE_##name, options, plugins, is_lenient},
 #include "programs.def"
 #undef PROGRAM
-    };
+};
 
-    return packages[program];
+static bool is_listed(const char *list, const char *separators, const char *name) {
+    while (*list != '\0') {
+        size_t length;
+
+        list += strspn(list, separators);
+        length = strcspn(list, separators);
+        if (length == strlen(name) && strncmp(list, name, length) == 0)
+            return true;
+        list += length;
+    }
+    return false;
+}
+
+/* An engine leaves out a plugin that its list does not name, without a word. */
+static void warn_of_plugins(const struct program_needs *program) {
+    const char *list = *program->plugins == '\0' ? NULL : getenv(program->plugins);
+
+    if (list == NULL || (program->is_lenient && *list == '\0') ||
+        is_listed(list, program->is_lenient ? ", " : ",", "tidegate"))
+        return;
+    say("%s is set here and does not name tidegate, so nothing would happen: add it there",
+        program->plugins);
 }
 
 static int run(void *values, const struct option_texts *words) {
@@ -105,9 +131,12 @@ static int run(void *values, const struct option_texts *words) {
     if (!program_find(words->items[0], strlen(words->items[0]), &program))
         return EXIT_WRONG;
     report.program = program_name(program);
-    report.found = report.packages.versions[package_of(program)];
+    report.found = report.packages.versions[needs[program].package];
     report.is_on_ray = program == PROGRAM_verl;
+    /* To observe changes no allocation, and these options do. */
+    report.options = options->observe ? "" : needs[program].options;
     report.versions = program_versions_find(report.program);
+    warn_of_plugins(&needs[program]);
     return answer(options, &report);
 }
 

@@ -33,7 +33,7 @@ struct run_options {
 static const struct option_row rows[] = {
     {"observe", NULL, NULL, "measure and tell only: no result and no allocation changes",
      option_parse_flag, FIELD(observe)},
-    {"need", "NAME,...", NULL, "status 4 if no process had this program's seams active: verl",
+    {"need", "NAME,...", NULL, "status 4 if no process had the seams of verl, sglang, vllm active",
      option_parse_text, FIELD(need)},
 };
 

@@ -20,7 +20,8 @@ STATES = (WORKS, OBSERVES, REFUSED)
 
 ENGINES = ("sglang", "vllm")
 # Engines with an allocator of ours in them: (the first version that is known, the newest tried).
-ENGINE_VERSIONS: Dict[str, Tuple[Version, Version]] = {"vllm": ((0, 24), (0, 24))}
+ENGINE_VERSIONS: Dict[str, Tuple[Version, Version]] = {
+    "sglang": ((0, 5, 12), (0, 5, 12)), "vllm": ((0, 24), (0, 24))}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Feature:
 
 
 _HAND_OVER = "exact hand-over"
+_SLEEP = "sleep and wake, all or nothing"
 _ONE_GPU = "one GPU an engine"
 _TP = "tp > 1"
 
@@ -78,10 +80,13 @@ def _rows() -> List[Feature]:
         Feature("observe: receipts, growth, holder", WORKS, "", "verl", versions.OLDEST),
         Feature("offloading through exact host copies", WORKS, "", "verl",
                 versions.OFFLOADS_SINCE, where="TIDEGATE_OFFLOAD=1"),
-        Feature("sleep and wake, all or nothing", REFUSED, "its allocator is not known", "vllm",
+        Feature(_SLEEP, REFUSED, "its plugins are not known", "sglang",
+                until=ENGINE_VERSIONS["sglang"][0]),
+        Feature(_SLEEP, WORKS, "over SGLang's own modules; not yet run with the engine", "sglang",
+                ENGINE_VERSIONS["sglang"][0], where=f"enable_memory_saver=True, {_ONE_GPU}"),
+        Feature(_SLEEP, REFUSED, "its allocator is not known", "vllm",
                 until=ENGINE_VERSIONS["vllm"][0]),
-        Feature("sleep and wake, all or nothing", WORKS,
-                "over vLLM's own modules; not yet run with the engine", "vllm",
+        Feature(_SLEEP, WORKS, "over vLLM's own modules; not yet run with the engine", "vllm",
                 ENGINE_VERSIONS["vllm"][0], where="enable_sleep_mode=True"),
         Feature("reclaim, tag, sleep, wake, step, HostCopies from Python", WORKS),
         Feature("all of it on ROCm, NPU and CPU", REFUSED,

@@ -4,8 +4,10 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
+import zipfile
 
 import jsonschema
 import pytest
@@ -124,31 +126,88 @@ def test_tidegate_is_not_beside_it(enable, site, version, words):
 
 # ---- engines
 
-@pytest.mark.parametrize("version, words", (("0.24.0", 1), ("0.25.1", 1), ("0.23.0", 0)))
-def test_an_engine_takes_a_variable(enable, site, version, words):
-    """No Ray is there to pass it on: it stands in the environment."""
-    env = site(vllm=version, tidegate="0.1.0")
-    result = enable("vllm", "--python", sys.executable, env=env)
+SET = "set in its environment:  "
+OPTIONS = {"sglang": ["--enable-memory-saver", "--enable-weights-cpu-backup"],
+           "vllm": ["--enable-sleep-mode"]}
+NEWEST = {"sglang": "0.5.12", "vllm": "0.24"}
+PLUGINS = {"sglang": "SGLANG_PLUGINS", "vllm": "VLLM_PLUGINS"}
+
+
+@pytest.mark.parametrize("engine, version, is_known", (
+    ("sglang", "0.5.12", True), ("sglang", "0.5.12.post1", True), ("sglang", "0.5.13", True),
+    ("sglang", "0.5.8", False), ("vllm", "0.24.0", True), ("vllm", "0.25.1", True),
+    ("vllm", "0.23.0", False)))
+def test_an_engine_takes_a_variable_and_options(enable, site, engine, version, is_known):
+    """No Ray is there to pass the variable on: it stands in the environment. Without its own
+    options the engine never sleeps."""
+    env = site(**{engine: version}, tidegate="0.1.0")
+    result = enable(engine, "--python", sys.executable, env=env)
     first, *lines = result.out.splitlines()
     assert result.status == 0 and result.err == ""
-    assert first.startswith(f"vllm {version} in {sys.executable}")
-    assert lines == ["set in its environment:  TIDEGATE=on"][:words]
-    assert ("nothing to add" in first) == (words == 0)
-    assert ("newer than 0.24" in first) == (version == "0.25.1")
-    answer = answer_of(enable("vllm", "--json", "--python", sys.executable, env=env))
-    assert answer["program"] == "vllm" and answer["add"] == ["TIDEGATE=on"][:words]
-    assert answer["version"] == version
+    assert first.startswith(f"{engine} {version} in {sys.executable}")
+    assert lines == ([f"{SET}TIDEGATE=on", ADD.ljust(len(SET)) + " ".join(OPTIONS[engine])]
+                     if is_known else [])
+    assert ("nothing to add" in first) == (not is_known)
+    assert (f"newer than {NEWEST[engine]}," in first) == (version in ("0.5.13", "0.25.1"))
+    answer = answer_of(enable(engine, "--json", "--python", sys.executable, env=env))
+    assert answer["program"] == engine and answer["version"] == version
+    assert answer["add"] == ["TIDEGATE=on"][:is_known]
+    assert answer["options"] == OPTIONS[engine][:2 * is_known]
 
 
 def test_no_engine(enable, site):
-    """One way for all of its versions, and beside a verl too."""
-    result = enable("vllm", "--observe", "--python", sys.executable, env=site(verl="0.9.1"))
-    assert result.status == 0 and result.out.splitlines() == [
-        f"no vllm in {sys.executable}", "for vllm 0.24 and newer",
-        "set in its environment:  TIDEGATE=observe"]
-    answer = answer_of(enable("vllm", "--json", "--python", sys.executable))
-    assert [(choice["since"], choice["before"]) for choice in answer["choices"]] == [
-        ("0.24", None)]
+    """One way for all of its versions, and beside a verl too; to observe changes nothing of what it
+    allocates, so no option is asked for."""
+    env = site(verl="0.9.1")
+    for engine, since in NEWEST.items():
+        result = enable(engine, "--observe", "--python", sys.executable, env=env)
+        assert result.status == 0 and result.out.splitlines() == [
+            f"no {engine} in {sys.executable}", f"for {engine} {since} and newer",
+            f"{SET}TIDEGATE=observe"]
+        answer = answer_of(enable(engine, "--json", "--python", sys.executable))
+        assert answer["options"] is None and answer["choices"] == [
+            {"since": since, "before": None, "add": ["TIDEGATE=on"], "options": OPTIONS[engine]}]
+
+
+@pytest.mark.parametrize("engine, plugins, is_said", (
+    ("sglang", "other", True), ("sglang", "other,tidegate", False), ("sglang", " tidegate ", False),
+    ("sglang", "", False), ("sglang", "tidegates,atidegate", True), ("vllm", "other", True),
+    ("vllm", "tidegate,other", False), ("vllm", "other, tidegate", True), ("vllm", "", True)))
+def test_a_list_of_plugins_that_leaves_ours_out(enable, site, engine, plugins, is_said):
+    """As each engine reads its own; the other's means nothing, and neither does to verl."""
+    env = {**site(**{engine: NEWEST[engine]}, tidegate="0.1.0"), PLUGINS[engine]: plugins}
+    for program in ("verl", *OPTIONS):
+        result = enable(program, "--python", sys.executable, env=env)
+        wanted = is_said and program == engine
+        assert result.status == 0 and len(result.err.splitlines()) == wanted
+        assert (f"{PLUGINS[engine]} is set here" in result.err) == wanted
+
+
+def test_the_newest_that_was_tried_is_the_one_whose_files_are_tested():
+    """The pinned wheel of each engine is of the version that is told."""
+    for engine, newest in NEWEST.items():
+        pins = (ROOT / f"tools/engines/{engine}.txt").read_text(encoding="utf-8")
+        assert re.search(rf"^{engine}=={re.escape(newest)}(\.0)* ", pins, re.MULTILINE)
+
+
+ASKED_IN = {"sglang": ("sglang/srt/server_args.py", "sglang/srt/plugins/__init__.py"),
+            "vllm": ("vllm/engine/arg_utils.py", "vllm/plugins/__init__.py")}
+
+
+@pytest.mark.parametrize("engine", OPTIONS)
+def test_the_engine_s_own_files_know_the_words(engine):
+    """The options, the list of plugins, and the group in which ours is found."""
+    wheels = sorted((ROOT / ".cache" / "engines" / engine).glob(f"{engine}-*.whl"))
+    if not wheels:
+        pytest.skip(f"the wheel of {engine} is for: make check-engines")
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        options, plugins = (wheel.read(name).decode() for name in ASKED_IN[engine])
+    for option in OPTIONS[engine]:
+        assert f'"{option}",' in options
+    assert PLUGINS[engine] in plugins
+    group, = [group for group in re.findall(r'entry-points\."(.+)"\]', (ROOT / "pyproject.toml")
+                                            .read_text(encoding="utf-8")) if engine in group]
+    assert f'"{group}"' in plugins
 
 
 # ---- which Python
