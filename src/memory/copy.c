@@ -13,8 +13,8 @@ static uint32_t limit_ms(uint64_t size_bytes) {
     return 10000 + (uint32_t)(size_bytes >> 20) * 10;
 }
 
-/* Whether the copy of `next` continues that of `block`, which is size_bytes long so far. Not over
- * the end of a reservation: only inside packed arenas. */
+/* Whether `next` continues, here and there, what begins with `first` and is size_bytes long so far.
+ * Not over the end of a reservation: only inside packed arenas. */
 static bool continues(const struct tg__block *first, uint64_t size_bytes,
                       const struct tg__block *next) {
     return first->tag->params.packed && next->segment == first->segment &&
@@ -22,30 +22,70 @@ static bool continues(const struct tg__block *first, uint64_t size_bytes,
            next->copy == first->copy + size_bytes;
 }
 
-int tg__copy_begin(struct tg_tag *tag, enum tg__copy_way way, uint64_t *copied_bytes) {
-    struct tg_memory *memory = tag->memory;
-    size_t i = 0;
-    int rc = tg__segments_pin(tag);
+void tg__copy_begin(struct tg__copying *copying, struct tg_tag *tag, enum tg__copy_way way) {
+    *copying = (struct tg__copying){.tag = tag, .way = way};
+    tg__segments_rewind(tag);
+}
 
-    while (rc == 0 && i < tag->blocks.count) {
-        const struct tg__block *first = tag->blocks.items[i];
-        void *there = (void *)(uintptr_t)first->range.addr;
-        uint64_t size_bytes = first->size_bytes;
+/* How much can be copied at once from where it stands: at most `most_bytes`. */
+static uint64_t piece_bytes(const struct tg__copying *copying, uint64_t most_bytes) {
+    const struct tg__plots *blocks = &copying->tag->blocks;
+    const struct tg__block *first = blocks->items[copying->number];
+    uint64_t size_bytes = first->size_bytes, end_bytes = copying->done_bytes + most_bytes;
 
-        for (i++; i < tag->blocks.count; i++) {
-            const struct tg__block *next = tag->blocks.items[i];
+    for (size_t i = copying->number + 1; i < blocks->count && size_bytes < end_bytes; i++) {
+        const struct tg__block *next = blocks->items[i];
 
-            if (!continues(first, size_bytes, next))
-                break;
-            size_bytes += next->size_bytes;
-        }
-        if (way == TG__COPY_SAVE)
-            rc = memory->ops->copy(memory->device, first->copy, there, size_bytes, memory->queue);
-        else
-            rc = memory->ops->copy(memory->device, there, first->copy, size_bytes, memory->queue);
-        if (rc == 0)
-            *copied_bytes += size_bytes;
+        if (!continues(first, size_bytes, next))
+            break;
+        size_bytes += next->size_bytes;
     }
+    return (size_bytes < end_bytes ? size_bytes : end_bytes) - copying->done_bytes;
+}
+
+static void advance(struct tg__copying *copying, uint64_t size_bytes) {
+    copying->done_bytes += size_bytes;
+    while (copying->done_bytes > 0) {
+        const struct tg__block *block = copying->tag->blocks.items[copying->number];
+
+        if (copying->done_bytes < block->size_bytes)
+            return;
+        copying->done_bytes -= block->size_bytes;
+        copying->number++;
+    }
+}
+
+/* One copy, inside one step of the segment, of what lies below `end`. */
+static int copy_piece(struct tg__copying *copying, uint64_t end, uint64_t *copied_bytes) {
+    struct tg_memory *memory = copying->tag->memory;
+    const struct tg__block *block = copying->tag->blocks.items[copying->number];
+    struct tg__segment *segment = block->segment;
+    unsigned char *copy = block->copy + copying->done_bytes;
+    uint64_t addr = block->range.addr + copying->done_bytes;
+    size_t step = (size_t)(copy - segment->map.bytes) / segment->step_bytes;
+    uint64_t step_left = (uint64_t)(segment->map.bytes + (step + 1) * segment->step_bytes - copy);
+    uint64_t size_bytes = piece_bytes(copying, step_left < end - addr ? step_left : end - addr);
+    void *there = (void *)(uintptr_t)addr;
+    int rc = tg__segment_ready(segment, step);
+
+    if (rc == 0 && copying->way == TG__COPY_SAVE)
+        rc = memory->ops->copy(memory->device, copy, there, size_bytes, memory->queue);
+    else if (rc == 0)
+        rc = memory->ops->copy(memory->device, there, copy, size_bytes, memory->queue);
+    if (rc != 0)
+        return rc;
+    *copied_bytes += size_bytes;
+    advance(copying, size_bytes);
+    return 0;
+}
+
+int tg__copy_until(struct tg__copying *copying, uint64_t end, uint64_t *copied_bytes) {
+    const struct tg__plots *blocks = &copying->tag->blocks;
+    int rc = 0;
+
+    while (rc == 0 && copying->number < blocks->count &&
+           tg__plots_range(blocks, copying->number)->addr + copying->done_bytes < end)
+        rc = copy_piece(copying, end, copied_bytes);
     return rc;
 }
 

@@ -1,54 +1,100 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first touch of a mapping for host copies, by several threads: the kernel zeroes a page when
- * it gives it, and one thread alone gets half a second of that for each GiB or two. */
-#include "memory/hostmap.h"
+ * it gives it, and one thread alone gets half a second of that for each GiB or two.
+ *
+ * Pieces are taken in order, so what is touched grows from the beginning, and who copies into it
+ * need not wait for the end. */
+#include "memory/hosttouch.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <pthread.h>
 #include <sched.h>
-#include <stdbool.h>
 #include <sys/mman.h>
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "memory/hostmap.h"
 
 /* Of Linux 5.14; the headers may be older. */
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
-enum { MOST_THREADS = 16 };
 #define SHARE_BYTES ((size_t)64 << 20) /* for less a thread does not pay */
-#define UNIT_BYTES ((size_t)2 << 20)   /* two threads in one huge page would wait for each other */
+/* Whole huge pages, in one of which two threads would wait for each other; some milliseconds. */
+#define PIECE_BYTES ((size_t)16 << 20)
 
-struct share {
-    pthread_t thread;
-    unsigned char *bytes;
-    size_t size_bytes;
-    int status;
-    bool is_started;
-};
+/* ---- pages ----------------------------------------------------------------------------------- */
 
 /* One write to each page: what an older kernel needs. Zeroes are what is there. */
-static void write_pages(const struct share *share) {
+static void write_pages(unsigned char *bytes, size_t size_bytes) {
     size_t page = tg__hostmap_pages(1);
 
-    for (size_t at = 0; at < share->size_bytes; at += page)
-        *(volatile unsigned char *)(share->bytes + at) = 0;
+    for (size_t at = 0; at < size_bytes; at += page)
+        *(volatile unsigned char *)(bytes + at) = 0;
 }
 
-static void *touch_share(void *argument) {
-    struct share *share = argument;
-    int code = madvise(share->bytes, share->size_bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+static int touch_pages(unsigned char *bytes, size_t size_bytes) {
+    int code = madvise(bytes, size_bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
 
     if (code == EINVAL)
-        write_pages(share);
-    share->status = code == EINVAL ? 0 : -code;
+        write_pages(bytes, size_bytes);
+    return code == EINVAL ? 0 : -code;
+}
+
+/* ---- touchers -------------------------------------------------------------------------------- */
+
+/* The toucher's last piece is touched now; is there another? With lock. */
+static bool take(struct tg__toucher *toucher) {
+    struct tg__touch *touch = toucher->touch;
+    bool is_left = touch->taken_bytes < touch->size_bytes;
+
+    toucher->at = is_left ? touch->taken_bytes : SIZE_MAX;
+    if (is_left)
+        touch->taken_bytes += PIECE_BYTES;
+    pthread_cond_signal(&touch->advanced);
+    return is_left;
+}
+
+/* With lock, which it gives up meanwhile. */
+static void touch_taken(struct tg__toucher *toucher) {
+    struct tg__touch *touch = toucher->touch;
+    size_t left = touch->size_bytes - toucher->at;
+    int rc;
+
+    pthread_mutex_unlock(&touch->lock);
+    rc = touch_pages(touch->bytes + toucher->at, left < PIECE_BYTES ? left : PIECE_BYTES);
+    pthread_mutex_lock(&touch->lock);
+    if (rc != 0) {
+        touch->status = touch->status != 0 ? touch->status : rc;
+        touch->taken_bytes = touch->size_bytes;
+    }
+}
+
+static void *touch_on(void *argument) {
+    struct tg__toucher *toucher = argument;
+
+    pthread_mutex_lock(&toucher->touch->lock);
+    while (take(toucher))
+        touch_taken(toucher);
+    pthread_mutex_unlock(&toucher->touch->lock);
     return NULL;
 }
 
-static uint32_t thread_count(size_t size_bytes, uint32_t asked) {
+/* From the beginning, without a gap. With lock. */
+static size_t touched_bytes(const struct tg__touch *touch) {
+    size_t size_bytes = touch->taken_bytes;
+
+    for (uint32_t i = 0; i < touch->thread_count; i++) {
+        if (touch->touchers[i].at < size_bytes)
+            size_bytes = touch->touchers[i].at;
+    }
+    return size_bytes;
+}
+
+/* ---- for others ------------------------------------------------------------------------------ */
+
+static uint32_t most_threads(size_t size_bytes, uint32_t asked) {
     size_t most = size_bytes / SHARE_BYTES + 1;
     cpu_set_t allowed;
 
@@ -57,39 +103,69 @@ static uint32_t thread_count(size_t size_bytes, uint32_t asked) {
         asked = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed)
                                                                     : 1;
     }
-    asked = asked > MOST_THREADS ? MOST_THREADS : asked;
+    asked = asked > TG__TOUCH_THREADS ? TG__TOUCH_THREADS : asked;
     return asked > most ? (uint32_t)most : asked;
 }
 
-/* Every share but the first has a thread of its own, or, where there is none to be had, the
- * caller's. */
-int tg__hostmap_touch(struct tg__hostmap *map, size_t size_bytes, uint32_t threads) {
-    struct share shares[MOST_THREADS] = {0};
-    uint32_t count = thread_count(size_bytes, threads);
-    size_t each, at = 0;
-    int rc = 0;
+void tg__touch_begin(struct tg__touch *touch, unsigned char *bytes, size_t size_bytes,
+                     uint32_t threads) {
+    uint32_t most = most_threads(size_bytes, threads);
 
-    assert(count >= 1 && count <= MOST_THREADS);
-    each = size_bytes / count / UNIT_BYTES * UNIT_BYTES;
-    for (uint32_t i = 0; i < count; i++) {
-        struct share *share = &shares[i];
+    assert(most >= 1 && most <= TG__TOUCH_THREADS);
+    touch->bytes = bytes;
+    touch->size_bytes = size_bytes;
+    touch->taken_bytes = 0;
+    touch->status = 0;
+    touch->thread_count = 1;
+    for (uint32_t i = 0; i < TG__TOUCH_THREADS; i++)
+        touch->touchers[i] = (struct tg__toucher){.touch = touch, .at = SIZE_MAX};
+    pthread_mutex_init(&touch->lock, NULL);
+    pthread_cond_init(&touch->advanced, NULL);
+    while (touch->thread_count < most) {
+        struct tg__toucher *toucher = &touch->touchers[touch->thread_count];
 
-        share->bytes = map->bytes + at;
-        share->size_bytes = i + 1 < count ? each : size_bytes - at;
-        at += share->size_bytes;
-        share->is_started = i > 0 && share->size_bytes > 0 &&
-                            tg__thread_start(&share->thread, touch_share, share) == 0;
+        if (tg__thread_start(&toucher->thread, touch_on, toucher) != 0)
+            return;
+        touch->thread_count++;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        struct share *share = &shares[i];
+}
 
-        if (share->is_started)
-            pthread_join(share->thread, NULL);
-        else if (share->size_bytes > 0)
-            touch_share(share);
-        rc = rc != 0 ? rc : share->status;
+int tg__touch_wait(struct tg__touch *touch, size_t end_bytes) {
+    struct tg__toucher *own = &touch->touchers[0];
+    int rc;
+
+    pthread_mutex_lock(&touch->lock);
+    while (touch->status == 0 && touched_bytes(touch) < end_bytes) {
+        if (touch->taken_bytes >= end_bytes) {
+            pthread_cond_wait(&touch->advanced, &touch->lock);
+        } else if (take(own)) {
+            touch_taken(own);
+            own->at = SIZE_MAX;
+        }
     }
+    rc = touch->status;
+    pthread_mutex_unlock(&touch->lock);
     return rc == 0 ? 0
                    : tg__fail(rc, "the kernel gives no pages for %zu bytes of host memory: %s",
-                              size_bytes, tg_error_text(rc));
+                              touch->size_bytes, tg_error_text(rc));
+}
+
+void tg__touch_end(struct tg__touch *touch) {
+    pthread_mutex_lock(&touch->lock);
+    touch->taken_bytes = touch->size_bytes;
+    pthread_mutex_unlock(&touch->lock);
+    for (uint32_t i = 1; i < touch->thread_count; i++)
+        pthread_join(touch->touchers[i].thread, NULL);
+    pthread_cond_destroy(&touch->advanced);
+    pthread_mutex_destroy(&touch->lock);
+}
+
+int tg__hostmap_touch(struct tg__hostmap *map, size_t size_bytes, uint32_t threads) {
+    struct tg__touch touch;
+    int rc;
+
+    tg__touch_begin(&touch, map->bytes, size_bytes, threads);
+    rc = tg__touch_wait(&touch, size_bytes);
+    tg__touch_end(&touch);
+    return rc;
 }

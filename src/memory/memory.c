@@ -13,6 +13,9 @@
 /* A packed tag's smallest chunk: small against the device, no more than a few small blocks need. */
 #define LEAST_CHUNK_BYTES (UINT64_C(64) << 20)
 #define LEAST_CHUNK_SHARE 64
+/* Host memory is touched, pinned and copied in steps of this size: below it pinning costs more by
+ * the byte, above it the link waits longer for the first. */
+#define STEP_BYTES ((size_t)256 << 20)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -46,6 +49,7 @@ int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant, struct tg
     opened->device = device;
     opened->ops = tg_device_ops(device);
     opened->tenant = tenant;
+    opened->step_bytes = STEP_BYTES;
     opened->pid = getpid();
     opened->limbo_end = &opened->limbo;
     atomic_init(&opened->is_alone, tenant == NULL);

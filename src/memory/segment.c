@@ -4,7 +4,8 @@
  * go at once, its addresses with the last copy of the segment.
  *
  * Segments are not copied by fork, and on huge pages where there are some. Touching them for the
- * first time would be most of what a first sleep costs: several threads do it. */
+ * first time would be most of what a first sleep costs: several threads do it, while what they have
+ * touched is pinned step by step, and what is pinned is copied. */
 #include "memory/state.h"
 
 #include <errno.h>
@@ -55,6 +56,21 @@ static void place_copies(struct tg__segment *segment) {
         (void)!tg__ranges_add(&segment->gaps, tail, NULL);
 }
 
+static struct tg__segment *new_segment(struct tg_tag *tag, size_t size_bytes) {
+    size_t step_bytes = tag->memory->step_bytes;
+    size_t step_count = (size_bytes + step_bytes - 1) / step_bytes;
+    struct tg__segment *segment =
+        calloc(1, sizeof *segment + step_count * sizeof *segment->is_pinned);
+
+    if (segment != NULL) {
+        segment->tag = tag;
+        segment->size_bytes = segment->held_bytes = size_bytes;
+        segment->step_bytes = step_bytes;
+        segment->step_count = step_count;
+    }
+    return segment;
+}
+
 int tg__segment_make(struct tg_tag *tag, struct tg__segment **fresh) {
     size_t size_bytes = missing_bytes(tag);
     struct tg__segment *segment;
@@ -63,11 +79,9 @@ int tg__segment_make(struct tg_tag *tag, struct tg__segment **fresh) {
     *fresh = NULL;
     if (size_bytes == 0)
         return 0;
-    segment = calloc(1, sizeof *segment);
+    segment = new_segment(tag, tg__hostmap_pages(size_bytes));
     if (segment == NULL)
         return tg__fail_memory();
-    segment->tag = tag;
-    segment->size_bytes = segment->held_bytes = tg__hostmap_pages(size_bytes);
     rc = tg__charge_host(segment);
     if (rc != 0)
         goto free;
@@ -89,23 +103,57 @@ free:
     return rc;
 }
 
-int tg__segment_touch(struct tg__segment *segment) {
-    return segment == NULL ? 0 : tg__hostmap_touch(&segment->map, segment->size_bytes, 0);
+/* ---- making ready ---------------------------------------------------------------------------- */
+
+void tg__segment_touch_begin(struct tg__segment *segment) {
+    if (segment == NULL)
+        return;
+    tg__touch_begin(&segment->touch, segment->map.bytes, segment->size_bytes, 0);
+    segment->is_touching = true;
 }
 
-int tg__segments_pin(struct tg_tag *tag) {
-    struct tg_memory *memory = tag->memory;
+void tg__segment_touch_end(struct tg__segment *segment) {
+    if (segment == NULL)
+        return;
+    segment->is_touching = false;
+    tg__touch_end(&segment->touch);
+}
 
-    for (struct tg__segment *segment = tag->segments; segment != NULL; segment = segment->next) {
-        int rc = 0;
+void tg__segments_rewind(struct tg_tag *tag) {
+    for (struct tg__segment *segment = tag->segments; segment != NULL; segment = segment->next)
+        segment->steps_ready = 0;
+}
 
-        if (!segment->is_pinned)
-            rc = memory->ops->pin(memory->device, segment->map.bytes, segment->size_bytes, 1);
-        if (rc == TG_EBROKEN)
-            return rc;
-        segment->is_pinned = rc == 0;
-    }
-    return 0;
+/* The end of a step, from the segment's beginning. */
+static size_t step_end(const struct tg__segment *segment, size_t step) {
+    return step + 1 < segment->step_count ? (step + 1) * segment->step_bytes : segment->size_bytes;
+}
+
+static int pin_step(struct tg__segment *segment, size_t step, int on) {
+    struct tg_memory *memory = segment->tag->memory;
+    size_t begin = step * segment->step_bytes;
+    int rc;
+
+    if (segment->is_pinned[step] == (on != 0))
+        return 0;
+    rc = memory->ops->pin(memory->device, segment->map.bytes + begin,
+                          step_end(segment, step) - begin, on);
+    if (rc == 0)
+        segment->is_pinned[step] = on != 0;
+    return rc;
+}
+
+int tg__segment_ready(struct tg__segment *segment, size_t step) {
+    int rc = 0;
+
+    if (step < segment->steps_ready)
+        return 0;
+    if (segment->is_touching)
+        rc = tg__touch_wait(&segment->touch, step_end(segment, step));
+    if (rc != 0)
+        return rc;
+    segment->steps_ready = step + 1;
+    return pin_step(segment, step, 1) == TG_EBROKEN ? TG_EBROKEN : 0;
 }
 
 void tg__segment_touched(struct tg__segment *segment) {
@@ -123,15 +171,14 @@ static void give_bytes(struct tg__segment *segment, uint64_t size_bytes) {
         tg_tenant_host_give(segment->tenant, segment->tag->name, size_bytes, segment->is_touched);
 }
 
-static int unpin(struct tg__segment *segment) {
-    struct tg_memory *memory = segment->tag->memory;
+/* The steps in which bytes from `begin` to `end` lie. */
+static int unpin(struct tg__segment *segment, size_t begin, size_t end) {
     int rc = 0;
 
-    if (!tg__gate_is_open(memory, &segment->gate))
+    if (!tg__gate_is_open(segment->tag->memory, &segment->gate))
         return TG_EBUSY;
-    if (segment->is_pinned)
-        rc = memory->ops->pin(memory->device, segment->map.bytes, segment->size_bytes, 0);
-    segment->is_pinned = segment->is_pinned && rc != 0;
+    for (size_t i = begin / segment->step_bytes; i * segment->step_bytes < end && rc == 0; i++)
+        rc = pin_step(segment, i, 0);
     return rc;
 }
 
@@ -154,11 +201,18 @@ static int drop_pages(const struct tg__range *gap) {
 }
 
 /* Gives the pages of one gap back, or of all where some could not be given before. Pinned pages
- * would stay the device's: it is pinned again at the next copy. */
+ * would stay the device's: their steps are pinned again at the next copy. */
 static void sweep(struct tg__segment *segment, const struct tg__range *gap) {
     uint64_t empty_bytes = 0;
-    int rc = unpin(segment);
+    int rc;
 
+    if (segment->is_unswept) {
+        rc = unpin(segment, 0, segment->size_bytes);
+    } else {
+        size_t begin = gap->addr - (uintptr_t)segment->map.bytes;
+
+        rc = unpin(segment, begin, begin + gap->size_bytes);
+    }
     if (rc == 0 && !segment->is_unswept)
         rc = drop_pages(gap);
     for (size_t i = 0; rc == 0 && i < segment->gaps.count; i++) {
@@ -173,7 +227,7 @@ static void sweep(struct tg__segment *segment, const struct tg__range *gap) {
 
 /* Takes long where the segment is large; needs no lock where nobody else knows the segment. */
 static int unmap_segment(struct tg__segment *segment) {
-    int rc = unpin(segment);
+    int rc = unpin(segment, 0, segment->size_bytes);
 
     return rc != 0 ? rc : tg__hostmap_free(&segment->map);
 }

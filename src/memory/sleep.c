@@ -85,14 +85,17 @@ static bool needs_saving(const struct tg_tag *tag) {
 
 /* A tag that a failed sleep was to drop may be half asleep: its content is in the chunks alone. */
 static int begin_saving(struct tg_tag *tag, uint64_t *copied_bytes) {
+    struct tg__copying copying;
     int rc = tg__tag_map(tag);
 
     if (rc == 0)
         rc = tg__segment_make(tag, &tag->fresh_segment);
-    if (rc == 0)
-        rc = tg__segment_touch(tag->fresh_segment);
-    if (rc == 0)
-        rc = tg__copy_begin(tag, TG__COPY_SAVE, copied_bytes);
+    if (rc != 0)
+        return rc;
+    tg__copy_begin(&copying, tag, TG__COPY_SAVE);
+    tg__segment_touch_begin(tag->fresh_segment);
+    rc = tg__copy_until(&copying, UINT64_MAX, copied_bytes);
+    tg__segment_touch_end(tag->fresh_segment);
     return rc;
 }
 

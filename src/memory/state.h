@@ -24,6 +24,7 @@
 #include <tidegate/memory.h>
 
 #include "memory/hostmap.h"
+#include "memory/hosttouch.h"
 #include "memory/ranges.h"
 
 /* How long an alloc or a wake waits for limbo to settle before it does without. */
@@ -35,7 +36,8 @@ struct tg__gate {
     struct tg_fence fence;
 };
 
-/* Host memory in which blocks of one tag lie, made by one sleep. */
+/* Host memory in which blocks of one tag lie, made by one sleep. It is touched, pinned and copied
+ * in steps, so that these overlap; no copy reaches over the end of a step. */
 struct tg__segment {
     struct tg__segment *next;
     struct tg_tag *tag;
@@ -46,9 +48,13 @@ struct tg__segment {
     size_t copies;       /* blocks that lie here */
     struct tg__ranges gaps;
     bool is_touched; /* and charged so */
-    bool is_pinned;
-    bool is_unswept;      /* pages inside gaps may still have memory */
-    struct tg__gate gate; /* copies that did not end in time */
+    bool is_unswept; /* pages inside gaps may still have memory */
+    bool is_touching;
+    struct tg__touch touch; /* while is_touching */
+    struct tg__gate gate;   /* copies that did not end in time */
+    size_t step_bytes, step_count;
+    size_t steps_ready; /* the first step that this save or fill has not asked for */
+    bool is_pinned[];   /* each step */
 };
 
 struct tg__block {
@@ -120,6 +126,7 @@ struct tg_memory {
     struct tg_tenant *tenant;
     struct tg_queue *queue; /* for copies and fills */
     uint64_t granule_bytes, total_bytes, least_chunk_bytes;
+    size_t step_bytes; /* of host memory, whole pages */
     pid_t pid;
     atomic_bool is_broken;
     atomic_bool is_alone; /* no ledger, or no longer */
@@ -230,10 +237,15 @@ void tg__limbo_settled(struct tg_memory *memory, uint64_t order);
 /* Makes host memory for those blocks of the tag that have none; charged, not yet touched.
  * *fresh NULL: none was needed. Errors: TG_EHOSTMEMORY, -ENOMEM. */
 int tg__segment_make(struct tg_tag *tag, struct tg__segment **fresh);
-/* Has the kernel give its pages now, by several threads. segment may be NULL. Errors: -ENOMEM. */
-int tg__segment_touch(struct tg__segment *segment);
-/* Pins what is not. Failing is no error unless the device is broken: copies are then slower. */
-int tg__segments_pin(struct tg_tag *tag);
+/* Has the kernel give its pages from now on, by several threads, until the end, which stops them.
+ * segment may be NULL. */
+void tg__segment_touch_begin(struct tg__segment *segment);
+void tg__segment_touch_end(struct tg__segment *segment);
+/* The first copy of a save or a fill is about to be given. */
+void tg__segments_rewind(struct tg_tag *tag);
+/* Waits until the step has its pages, and pins it if it is not. Asked in rising order. That pinning
+ * fails is no error unless the device is broken: copies are then slower. Errors: -ENOMEM. */
+int tg__segment_ready(struct tg__segment *segment, size_t step);
 void tg__segment_touched(struct tg__segment *segment);
 /* The host copy of one block goes; its pages too, where no other block lies. With lock. */
 void tg__segment_release(struct tg__block *block);
@@ -252,9 +264,18 @@ void tg__segments_retry(struct tg_memory *memory);
 
 enum tg__copy_way { TG__COPY_SAVE, TG__COPY_FILL };
 
-/* Pins the tag's host memory and gives the copies of its blocks to the memory's queue.
- * *copied_bytes grows. */
-int tg__copy_begin(struct tg_tag *tag, enum tg__copy_way way, uint64_t *copied_bytes);
+/* How far the copies of one tag have been given to the memory's queue, in order of address. */
+struct tg__copying {
+    struct tg_tag *tag;
+    enum tg__copy_way way;
+    size_t number;       /* of the block that is next */
+    uint64_t done_bytes; /* of that block */
+};
+
+void tg__copy_begin(struct tg__copying *copying, struct tg_tag *tag, enum tg__copy_way way);
+/* Gives the copies of what lies below `end`, in host memory that is made ready for it.
+ * *copied_bytes grows, also on a failure. */
+int tg__copy_until(struct tg__copying *copying, uint64_t end, uint64_t *copied_bytes);
 /* Waits for them, also after a failure of `status`: what was given is still under way. Returns the
  * first of the two failures, with its sentence. Where they do not end, gates are shut before the
  * segments and chunks of the chosen tags. */

@@ -118,8 +118,12 @@ static int fill(struct tg_memory *memory, struct tg_tag *chosen, struct tg_recei
     int rc = 0;
 
     for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
-        if (has_content(tag))
-            rc = tg__copy_begin(tag, TG__COPY_FILL, &copied_bytes);
+        struct tg__copying copying;
+
+        if (!has_content(tag))
+            continue;
+        tg__copy_begin(&copying, tag, TG__COPY_FILL);
+        rc = tg__copy_until(&copying, UINT64_MAX, &copied_bytes);
     }
     /* While the device copies. */
     for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {

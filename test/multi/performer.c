@@ -15,6 +15,7 @@
 #include "../unit/storetrap.h"
 #include "content.h"
 #include "device/fault.h"
+#include "memory/state.h"
 #include "stage.h"
 
 struct performer_block {
@@ -34,7 +35,8 @@ static const struct {
     {"kv_cache", {.backup = TG_BACKUP_NONE, .packed = 1}},
 };
 
-enum { TAG_COUNT = sizeof plan / sizeof plan[0] };
+/* Several to a tag: an actor is killed between the steps of its host memory, too. */
+enum { TAG_COUNT = sizeof plan / sizeof plan[0], STEP_BYTES = 2 << 20 };
 
 static struct {
     struct tg_device *device;
@@ -290,6 +292,8 @@ static int open_all(const struct actor_params *params) {
     status = tg_ledger_join(self.ledger, &tenant, &self.tenant);
     if (status == 0)
         status = tg_memory_open(self.device, self.tenant, &self.memory);
+    if (status == 0)
+        self.memory->step_bytes = STEP_BYTES;
     for (uint32_t i = 0; i < TAG_COUNT && status == 0; i++)
         status = tg_tag_open(self.memory, plan[i].name, &plan[i].params, &self.tags[i]);
     return status;

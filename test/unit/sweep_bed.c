@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "memory/state.h"
 #include "sweep.h"
 
 /* The tags' places. */
@@ -133,6 +134,12 @@ static void some_blocks(struct bed *bed) {
     add(bed, PLAIN, 3000);
 }
 
+/* Host memory in steps that are smaller than most blocks. */
+static void stepped_blocks(struct bed *bed) {
+    bed->world.memory->step_bytes = MIB;
+    some_blocks(bed);
+}
+
 static void no_blocks(struct bed *bed) {
     open_tags(bed);
 }
@@ -180,6 +187,16 @@ static void asleep_dropped(struct bed *bed) {
 static void asleep_dropped_kept(struct bed *bed) {
     kept_copies(bed);
     ck_assert_ok(sleep_dropping(bed));
+}
+
+static void asleep_stepped(struct bed *bed) {
+    bed->world.memory->step_bytes = MIB;
+    asleep(bed);
+}
+
+static void kept_stepped(struct bed *bed) {
+    bed->world.memory->step_bytes = MIB;
+    kept_copies(bed);
 }
 
 static void asleep_checked(struct bed *bed) {
@@ -389,7 +406,9 @@ const struct scenario scenarios[] = {
     {"sleep host, general", "capacity=96MiB", some_blocks, sleep_general, false},
     {"sleep host, packed", "capacity=96MiB", some_blocks, sleep_packed, false},
     {"sleep, all", "capacity=96MiB", some_blocks, sleep_all, false},
+    {"sleep, in steps", "capacity=96MiB", stepped_blocks, sleep_all, false},
     {"sleep, copies kept", "capacity=96MiB", kept_copies, sleep_all, false},
+    {"sleep, copies kept, in steps", "capacity=96MiB", kept_stepped, sleep_all, false},
     {"sleep, checked", "capacity=96MiB", checked_blocks, sleep_all, false},
     {"sleep, one dropped", "capacity=96MiB", some_blocks, sleep_dropping, false},
     {"sleep, one dropped, copies kept", "capacity=96MiB", kept_copies, sleep_dropping, false},
@@ -398,6 +417,7 @@ const struct scenario scenarios[] = {
     {"wake host, general", "capacity=96MiB", asleep, wake_general, false},
     {"wake host, packed", "capacity=96MiB", asleep, wake_packed, false},
     {"wake, all", "capacity=96MiB", asleep, wake_all, false},
+    {"wake, in steps", "capacity=96MiB", asleep_stepped, wake_all, false},
     {"wake, copies kept", "capacity=96MiB", asleep_kept, wake_all, false},
     {"wake, one dropped", "capacity=96MiB", asleep_dropped, wake_all, false},
     {"wake, one dropped, copies kept", "capacity=96MiB", asleep_dropped_kept, wake_all, false},
