@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "demo_signals.h"
+#include "stop_signal.h"
 #include "monotonic.h"
 
 #define NS_PER_MS UINT64_C(1000000)
@@ -38,7 +38,7 @@ static void child_run(struct demo_control *control, enum demo_who who, int fd, p
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor)
         _exit(1);
-    demo_signals_ignore();
+    stop_signal_ignore();
     for (int i = 0; i < DEMO_SIDES; i++) {
         if (control->children[i].fd >= 0)
             close(control->children[i].fd);
@@ -245,7 +245,7 @@ enum demo_outcome demo_control_await(struct demo_control *control, const struct 
     enum demo_outcome outcome = DEMO_DONE;
 
     while (outcome == DEMO_DONE && (is_anyone_busy(control) || !is_killed)) {
-        if (demo_signals_stop())
+        if (stop_signal_came())
             return DEMO_STOPPED;
         if (!is_killed && (monotonic_ns() >= kill_plan->at_ns || !is_anyone_busy(control))) {
             struct demo_child *child = &control->children[kill_plan->who];

@@ -11,7 +11,7 @@
 #include <tidegate/device.h>
 #include <tidegate/error.h>
 
-#include "demo_signals.h"
+#include "stop_signal.h"
 
 static int opened_look(struct tg_device *device, struct demo_look *look) {
     const struct tg_device_ops *ops = tg_device_ops(device);
@@ -54,7 +54,7 @@ static void death_note(struct demo_look *look, int ended) {
 /* A driver may take its time, and whoever asks for the end is not to wait for it. */
 static void look_await(pid_t pid, int *ended) {
     while (waitpid(pid, ended, 0) < 0 && errno == EINTR) {
-        if (demo_signals_stop())
+        if (stop_signal_came())
             kill(pid, SIGKILL);
     }
 }
@@ -72,7 +72,7 @@ static bool look_in_child(int (*look_fill)(const char *, struct demo_look *), co
     }
     pid = fork();
     if (pid == 0) {
-        demo_signals_ignore();
+        stop_signal_ignore();
         shared->status = look_fill(uri, shared);
         if (shared->status != 0)
             sentence_set(&shared->why, "%s", tg_last_error()->text);
@@ -86,7 +86,7 @@ static bool look_in_child(int (*look_fill)(const char *, struct demo_look *), co
     munmap(shared, sizeof *shared);
     if (pid > 0 && ended != 0)
         death_note(look, ended);
-    return pid > 0 && (ended == 0 || !demo_signals_stop());
+    return pid > 0 && (ended == 0 || !stop_signal_came());
 }
 
 bool demo_look_at(const char *uri, struct demo_look *look) {

@@ -3,12 +3,9 @@
 #include "demo_setup.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include <tidegate/error.h>
 #include <tidegate/ledger.h>
@@ -16,9 +13,9 @@
 #include "budget.h"
 #include "demo_look.h"
 #include "demo_replay.h"
-#include "demo_signals.h"
+#include "stop_signal.h"
 #include "figures.h"
-#include "place.h"
+#include "own_device.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define PRESET_MOST (UINT64_C(1) << 30)
@@ -91,17 +88,12 @@ static bool capacity_is_fit(const struct demo_setup *setup, uint64_t total_bytes
     return true;
 }
 
-/* Ours alone: a pid is not, where several containers share the place. */
 static void name_make(struct demo_setup *setup) {
-    uint16_t luck = 0;
-
-    (void)!getrandom(&luck, sizeof luck, GRND_NONBLOCK);
-    snprintf(setup->device_name, sizeof setup->device_name, "demo-%d-%04x", (int)getpid(),
-             (unsigned)luck);
+    own_device_name("demo", setup->device_name);
     snprintf(setup->uri, sizeof setup->uri, "%.200s,name=%s", setup->shown, setup->device_name);
 }
 
-/* A device of the run's own: no other program can be in its way, nor it in theirs. */
+/* A device of the run's own. */
 static bool device_make(struct demo_setup *setup, uint64_t available_bytes) {
     uint64_t asked = setup->options.capacity_bytes;
 
@@ -122,34 +114,19 @@ static bool device_make(struct demo_setup *setup, uint64_t available_bytes) {
 
 /* Host devices without a name become ones of the run's own, too. */
 static bool device_name(struct demo_setup *setup, const char *given) {
-    bool is_host = strncmp(given, "host:", 5) == 0 || strstr(given, "/host:") != NULL;
-
     if (strlen(given) > DEVICE_MOST) {
         say("--device is longer than any device's name");
         return false;
     }
     snprintf(setup->shown, sizeof setup->shown, "%s", given);
     snprintf(setup->uri, sizeof setup->uri, "%s", given);
-    if (is_host && strstr(given, "name=") == NULL)
+    if (own_device_lacks_name(given))
         name_make(setup);
     return true;
 }
 
-/* A host device is a file beside the ledger; the library keeps it, since it cannot know who will
- * come back to it. To this one nobody will. */
 void demo_setup_undo(struct demo_setup *setup) {
-    char dir[PLACE_BYTES], name[sizeof setup->device_name + sizeof "host-"];
-    int fd;
-
-    if (setup->device_name[0] == '\0')
-        return;
-    place_write(dir, sizeof dir);
-    snprintf(name, sizeof name, "host-%s", setup->device_name);
-    fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC); /* with the name it may be too long a path */
-    if (fd < 0)
-        return;
-    unlinkat(fd, name, 0);
-    close(fd);
+    own_device_remove(setup->device_name);
 }
 
 /* Looks at the device; makes it where it is a new host device. */
@@ -256,7 +233,7 @@ bool demo_setup_make(struct demo_setup *setup) {
     if (!ledger_look() || !demo_replay_load(setup->options.replay, &setup->plan))
         return false;
     demo_replay_name(setup->options.replay, setup->replay_name, sizeof setup->replay_name);
-    demo_signals_open();
+    stop_signal_catch();
     if (device_settle(setup))
         return true;
     demo_plan_free(&setup->plan);

@@ -9,6 +9,7 @@
 
 #include "demo_plan.h"
 #include "demo_speed.h"
+#include "own_device.h"
 
 struct demo_options {
     bool json;
@@ -27,7 +28,7 @@ struct demo_setup {
     char replay_name[64];
     char uri[DEMO_URI_BYTES];   /* opens the device in each process */
     char shown[DEMO_URI_BYTES]; /* what people read: without the name that is ours */
-    char device_name[32];       /* made for this run, and removed after it; "": not ours */
+    char device_name[OWN_DEVICE_BYTES]; /* made for this run, and removed after it; "": not ours */
     uint64_t capacity_bytes;    /* how much of the device the two sides share out */
     uint64_t granule_bytes;
     bool is_direct;          /* the host may reach the device's memory itself; else */

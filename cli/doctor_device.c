@@ -12,6 +12,7 @@
 
 #include "doctor.h"
 #include "figures.h"
+#include "kernel_driver.h"
 
 #define PINNED_BYTES ((size_t)64 << 20)
 
@@ -20,28 +21,9 @@ enum { DEVICES_MOST = 64 };
 /* What a machine without a card can try the rest on. */
 #define STAND_IN "tidegate doctor --device host:capacity=256MiB"
 
-/* The kernel's part of the driver tells its version here, also in containers: the first word with a
- * dot in it that begins with a digit. */
-static bool kernel_driver(char version[32]) {
-    FILE *file = fopen("/proc/driver/nvidia/version", "re");
-    char line[512] = "", *rest = line, *word;
-
-    version[0] = '\0';
-    if (file == NULL)
-        return false;
-    if (fgets(line, sizeof line, file) == NULL)
-        line[0] = '\0';
-    fclose(file);
-    for (word = strsep(&rest, " \t\n"); word != NULL; word = strsep(&rest, " \t\n")) {
-        if (*word >= '0' && *word <= '9' && strchr(word, '.') != NULL && version[0] == '\0')
-            snprintf(version, 32, "%s", word);
-    }
-    return true;
-}
-
 void doctor_driver(struct doctor *doctor, struct finding *finding) {
-    char version[32];
-    bool is_in_kernel = kernel_driver(version);
+    char version[KERNEL_DRIVER_BYTES];
+    bool is_in_kernel = kernel_driver_read(version);
 
     if (doctor->device != NULL && doctor->asked_device != NULL) {
         finding_set(finding, FINDING_OK, "%s stands in", doctor->asked_device);

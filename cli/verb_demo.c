@@ -4,7 +4,7 @@
 
 #include "demo_bar.h"
 #include "demo_report.h"
-#include "demo_signals.h"
+#include "stop_signal.h"
 #include "options.h"
 #include "verb.h"
 
@@ -95,7 +95,7 @@ static int run(void *values, const struct option_texts *paths) {
         return EXIT_WRONG;
     }
     if (!demo_setup_make(&setup))
-        return demo_signals_stop() ? EXIT_INTERRUPTED : EXIT_WRONG;
+        return stop_signal_came() ? EXIT_INTERRUPTED : EXIT_WRONG;
     status = demo_do(&setup);
     demo_setup_undo(&setup);
     demo_plan_free(&setup.plan);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "demo_signals.h"
+#include "stop_signal.h"
 
 #include <signal.h>
 #include <stddef.h>
@@ -13,22 +13,27 @@ static void on_interrupt(int number) {
     is_interrupted = 1;
 }
 
-static void handle(void (*handler)(int)) {
-    struct sigaction action = {.sa_handler = handler}; /* no SA_RESTART: poll returns */
+/* Without SA_RESTART: poll returns. */
+static void handle(void (*handler)(int), int flags) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
 
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         sigaction(numbers[i], &action, NULL);
 }
 
-void demo_signals_open(void) {
-    handle(on_interrupt);
+void stop_signal_catch(void) {
+    handle(on_interrupt, 0);
 }
 
-void demo_signals_ignore(void) {
-    handle(SIG_IGN);
+void stop_signal_catch_first(void) {
+    handle(on_interrupt, SA_RESETHAND);
 }
 
-bool demo_signals_stop(void) {
+void stop_signal_ignore(void) {
+    handle(SIG_IGN, 0);
+}
+
+bool stop_signal_came(void) {
     return is_interrupted != 0;
 }
