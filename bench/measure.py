@@ -150,7 +150,7 @@ def machine():
 
 def report(args, rows, started, load):
     status = output_of(["git", "status", "--porcelain", "--untracked-files=no"])
-    return {"schema": "tidegate.bench/1", "date": started.isoformat(timespec="seconds"),
+    return {"schema": "tidegate.results/1", "date": started.isoformat(timespec="seconds"),
             "quick": args.quick, "machine": load, "kernel": platform.release().split("-")[0],
             "compiler": compiler_of(args.build), "python": platform.python_version(),
             "commit": output_of(["git", "rev-parse", "HEAD"]),

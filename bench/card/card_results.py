@@ -69,7 +69,7 @@ def card():
 def write_results(options, subject, rows, more=None):
     """Writes SUBJECT-DATE.json into the folder that the options name; returns its path."""
     now = datetime.datetime.now(datetime.timezone.utc)
-    body = {"schema": "tidegate.bench/1", "date": now.isoformat(timespec="seconds"),
+    body = {"schema": "tidegate.results/1", "date": now.isoformat(timespec="seconds"),
             "quick": options.quick, "machine": machine(), "card": card(),
             "kernel": platform.release().split("-")[0],
             "python": platform.python_version(), "commit": commit(options),
