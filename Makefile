@@ -26,6 +26,7 @@ help:
 	@echo 'make check-san  the tests with address and undefined-behaviour sanitizers'
 	@echo 'make soak       processes take turns and die, for SOAK_SECONDS ($(SOAK_SECONDS))'
 	@echo 'make bench      speed and memory, beside what they must reach'
+	@echo '                (of a device: tidegate bench)'
 	@echo 'make fuzz       fuzz the reader for FUZZ_SECONDS ($(FUZZ_SECONDS))'
 	@echo 'make wheel      the wheel, in dist/'
 	@echo 'make install    into PREFIX ($(PREFIX)); DESTDIR is heeded'

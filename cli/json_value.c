@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "json_value.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "clean.h"
@@ -32,12 +31,18 @@ json_t *json_text(const char *text, size_t most) {
     return value;
 }
 
-bool json_print(json_t *object, int failed) {
+bool json_print_to(FILE *out, json_t *object) {
     bool is_printed =
-        failed == 0 && json_dumpf(object, stdout, JSON_REAL_PRECISION(REAL_DIGITS)) == 0;
+        json_dumpf(object, out, JSON_REAL_PRECISION(REAL_DIGITS)) == 0 && fputc('\n', out) != EOF;
 
     json_decref(object);
-    if (is_printed)
-        putchar('\n');
-    return is_printed || ferror(stdout);
+    return is_printed;
+}
+
+bool json_print(json_t *object, int failed) {
+    if (failed != 0) {
+        json_decref(object);
+        return false;
+    }
+    return json_print_to(stdout, object) || ferror(stdout);
 }

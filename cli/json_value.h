@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <jansson.h>
 
@@ -28,5 +29,8 @@ json_t *json_text(const char *text, size_t most);
 /* Prints the object on a line, and lets it go. `failed`: it is not whole. False: no memory; that
  * stdout could not be written is said by main. */
 bool json_print(json_t *object, int failed);
+
+/* Writes it on a line of a file, and lets it go. False: not written, errno says why. */
+bool json_print_to(FILE *out, json_t *object);
 
 #endif

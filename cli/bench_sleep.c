@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `sleep`: packed tags sleep and wake, by the size of their blocks, beside what the link or the
+ * driver could do. The limit is measured while the tag sleeps: then the device has room for it, and
+ * both saw the same machine. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <tidegate/hostmem.h>
+#include <tidegate/memory.h>
+
+#include "bench.h"
+#include "monotonic.h"
+
+#define LINK_LIMIT "host: a plain copy of as many bytes, pinned"
+
+enum kind { KIND_NONE, KIND_FIRST, KIND_LATER, KIND_COUNT };
+
+static const struct {
+    const char *name;
+    const char *limit;
+    struct tg_tag_params params;
+} kinds[KIND_COUNT] = {
+    [KIND_NONE] = {"no backup", "no backup: the driver's own way, chunks of 1 GiB", {.packed = 1}},
+    [KIND_FIRST] = {"host, first", LINK_LIMIT,
+                    {.packed = 1, .backup = TG_BACKUP_HOST}},
+    [KIND_LATER] = {"host, later", LINK_LIMIT,
+                    {.packed = 1, .backup = TG_BACKUP_HOST, .keep_host = 1}},
+};
+
+/* One kind and size of block. */
+struct play {
+    struct bench_run *run;
+    enum kind kind;
+    const struct bench_piece *block;
+    uint64_t count;
+    void *plain; /* host memory as large as all blocks, touched and pinned; NULL: KIND_NONE */
+    struct tg_memory *memory;
+    struct bench_times sleep, wake, down, up; /* ours, and the limit's */
+};
+
+static uint64_t all_bytes(const struct play *play) {
+    return play->count * play->block->size_bytes;
+}
+
+/* ---- the limits ------------------------------------------------------------------------------ */
+
+static int copy_time(const struct play *play, void *to, const void *from, uint64_t *ns) {
+    struct bench_run *run = play->run;
+    uint64_t start_ns = monotonic_ns();
+    int status = run->ops->copy(run->device, to, from, all_bytes(play), NULL);
+
+    if (status == 0)
+        status = bench_settle(run);
+    if (status == 0)
+        *ns = monotonic_ns() - start_ns;
+    return status;
+}
+
+/* One chunk; the first way in finds its pages, where a device still has to. */
+static int limit_of_link(struct play *play, uint64_t *down_ns, uint64_t *up_ns) {
+    struct bench_chunks chunks;
+    uint64_t unused;
+    int status = bench_chunks_open(play->run, all_bytes(play), all_bytes(play), &chunks);
+
+    if (status == 0)
+        status = bench_chunks_up(&chunks, &unused);
+    if (status == 0) {
+        void *there = (void *)(uintptr_t)chunks.addr;
+
+        status = copy_time(play, there, play->plain, &unused);
+        if (status == 0)
+            status = copy_time(play, play->plain, there, down_ns);
+        if (status == 0)
+            status = copy_time(play, there, play->plain, up_ns);
+    }
+    (void)bench_fail(play->run, status);
+    bench_chunks_close(&chunks);
+    return status;
+}
+
+static int limit_of_driver(struct play *play, uint64_t *down_ns, uint64_t *up_ns) {
+    struct bench_chunks chunks;
+    int status = bench_chunks_open(play->run, all_bytes(play), BENCH_GIB, &chunks);
+
+    if (status == 0)
+        status = bench_chunks_up(&chunks, up_ns);
+    if (status == 0)
+        status = bench_chunks_down(&chunks, down_ns);
+    bench_chunks_close(&chunks);
+    return status;
+}
+
+/* ---- ours ------------------------------------------------------------------------------------ */
+
+static int blocks_make(struct play *play) {
+    struct bench_run *run = play->run;
+    struct tg_tag *tag;
+    int status = tg_tag_open(play->memory, "blocks", &kinds[play->kind].params, &tag);
+
+    for (uint64_t i = 0; i < play->count && status == 0; i++) {
+        void *block;
+
+        status = bench_go_on(run);
+        if (status == 0)
+            status = tg_tag_alloc(tag, play->block->size_bytes, &block);
+        if (status == 0 && play->kind != KIND_NONE)
+            status = run->ops->fill(run->device, (uint64_t)(uintptr_t)block, (int)(i & 0xff),
+                                    play->block->size_bytes, NULL);
+    }
+    return status == 0 ? bench_settle(run) : status;
+}
+
+static int turn(struct play *play) {
+    uint64_t start_ns = monotonic_ns(), down_ns = 0, up_ns = 0;
+    int status = tg_memory_sleep(play->memory, NULL, BENCH_WAIT_MS, NULL);
+
+    if (status != 0)
+        return status;
+    bench_note(&play->sleep, monotonic_ns() - start_ns);
+    status = play->kind == KIND_NONE ? limit_of_driver(play, &down_ns, &up_ns)
+                                     : limit_of_link(play, &down_ns, &up_ns);
+    if (status != 0)
+        return status;
+    bench_note(&play->down, down_ns);
+    bench_note(&play->up, up_ns);
+    start_ns = monotonic_ns();
+    status = tg_memory_wake(play->memory, NULL, BENCH_WAIT_MS, NULL);
+    if (status == 0)
+        bench_note(&play->wake, monotonic_ns() - start_ns);
+    return status;
+}
+
+static int turns_do(struct play *play) {
+    int status = blocks_make(play);
+
+    if (status == 0 && play->kind == KIND_LATER) { /* its copies are there from now on */
+        status = tg_memory_sleep(play->memory, NULL, BENCH_WAIT_MS, NULL);
+        if (status == 0)
+            status = tg_memory_wake(play->memory, NULL, BENCH_WAIT_MS, NULL);
+    }
+    for (size_t i = 0; i < play->run->rounds && status == 0; i++) {
+        status = bench_go_on(play->run);
+        if (status == 0)
+            status = turn(play);
+    }
+    return status;
+}
+
+static int rows_add(struct play *play) {
+    const struct bench_limit down = {kinds[play->kind].limit, &play->down};
+    const struct bench_limit up = {kinds[play->kind].limit, &play->up};
+    char what[64];
+    int status;
+
+    snprintf(what, sizeof what, "%s, %s blocks: sleep", kinds[play->kind].name, play->block->name);
+    status = bench_add(play->run, what, BENCH_GIB_S, &play->sleep, &down);
+    snprintf(what, sizeof what, "%s, %s blocks: wake", kinds[play->kind].name, play->block->name);
+    return status == 0 ? bench_add(play->run, what, BENCH_GIB_S, &play->wake, &up) : status;
+}
+
+static int play_do(struct play *play) {
+    struct bench_times times = {.size_bytes = all_bytes(play), .pieces = play->count};
+    int status = tg_memory_open(play->run->device, play->run->tenant, &play->memory);
+
+    if (status != 0)
+        return status;
+    play->sleep = play->wake = play->down = play->up = times;
+    status = bench_fail(play->run, turns_do(play));
+    tg_memory_close(play->memory);
+    return status == 0 ? rows_add(play) : status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static int kind_measure(struct bench_run *run, enum kind kind, void *plain) {
+    static const struct bench_piece sizes[] = {BENCH_PIECE_2M, BENCH_PIECE_20M, BENCH_PIECE_1G};
+    int status = 0;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && status == 0; i++) {
+        struct play *play;
+        char what[64];
+
+        if (bench_is_too_large(run, sizes[i].size_bytes)) {
+            snprintf(what, sizeof what, "%s, %s blocks", kinds[kind].name, sizes[i].name);
+            status = bench_add_too_large(run, what, sizes[i].size_bytes);
+            continue;
+        }
+        play = calloc(1, sizeof *play);
+        if (play == NULL)
+            return bench_no_memory(run);
+        *play = (struct play){.run = run, .kind = kind, .block = &sizes[i],
+                              .count = run->size_bytes / sizes[i].size_bytes, .plain = plain};
+        status = play_do(play);
+        free(play);
+    }
+    return status;
+}
+
+static int host_measure(struct bench_run *run) {
+    struct tg_hostmem *plain;
+    struct tg_hostmem_info info;
+    int status = tg_hostmem_alloc(run->tenant, "plain", run->size_bytes, &plain);
+
+    if (status != 0)
+        return status;
+    status = tg_hostmem_touch(plain, 0);
+    if (status == 0)
+        status = tg_hostmem_pin(plain, run->device);
+    tg_hostmem_info(plain, &info);
+    if (status == 0)
+        status = kind_measure(run, KIND_FIRST, info.bytes);
+    if (status == 0)
+        status = kind_measure(run, KIND_LATER, info.bytes);
+    (void)bench_fail(run, status);
+    tg_hostmem_free(plain);
+    return status;
+}
+
+int bench_sleep(struct bench_run *run) {
+    int status = kind_measure(run, KIND_NONE, NULL);
+
+    return status == 0 ? host_measure(run) : status;
+}
