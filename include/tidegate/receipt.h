@@ -30,8 +30,8 @@ struct tg_receipt {
     uint64_t copied_bytes; /* content saved or restored */
     uint64_t wait_ns;      /* for other tenants */
     uint64_t drain_ns;     /* for the device's work so far */
-    uint64_t copy_ns;      /* for content, host memory included */
-    uint64_t map_ns;       /* for create, map, unmap, release */
+    uint64_t copy_ns;      /* for content, host memory included; a wake's: when all is mapped */
+    uint64_t map_ns;       /* for create, map, unmap, release; a wake copies meanwhile */
     uint64_t all_ns;
     struct tg_item items[TG_RECEIPT_ITEMS];
 };

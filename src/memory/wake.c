@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wake: reserve, map everything, copy content, publish, and only then drop the host copies. Until
- * the publish the new chunks are in tag->fresh and the tag is as it slept: undoing is letting them
- * go. Fresh chunks are zero by the device's contract, so what has no content needs no fill. */
+/* Wake: reserve, map everything, copy content meanwhile, publish, and only then drop the host
+ * copies. Until the publish the new chunks are in tag->fresh and the tag is as it slept: undoing is
+ * letting them go, when the copies given so far have ended. Fresh chunks are zero by the device's
+ * contract, so what has no content needs no fill. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
@@ -55,25 +56,61 @@ static int reserve(struct tg_memory *memory, struct tg_tag *chosen, uint64_t dea
     return rc;
 }
 
-/* ---- create, map ----------------------------------------------------------------------------- */
+/* ---- create, map, fill ----------------------------------------------------------------------- */
 
-static int back_once(struct tg_tag *chosen) {
-    int rc = 0;
+/* What a chunk is for can be copied as soon as it is mapped: the link works while the driver makes
+ * the next one. copied_bytes NULL: nothing is copied. */
+static int back_tag(struct tg_tag *tag, uint64_t *copied_bytes) {
+    struct tg__copying copying;
+    int rc = tg__tag_map(tag);
 
-    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
-        rc = tg__tag_map(tag);
-        for (size_t i = 0; i < tag->fresh.count && rc == 0; i++)
-            rc = tg__chunk_back(tag->fresh.items[i]);
+    tg__copy_begin(&copying, tag, TG__COPY_FILL);
+    for (size_t i = 0; i < tag->fresh.count && rc == 0; i++) {
+        struct tg__chunk *chunk = tag->fresh.items[i];
+
+        rc = tg__chunk_back(chunk);
+        if (rc == 0 && tag->is_saved && copied_bytes != NULL)
+            rc = tg__copy_until(&copying, tg__range_end(&chunk->range), copied_bytes);
     }
     return rc;
 }
 
+static int back_once(struct tg_tag *chosen, uint64_t *copied_bytes) {
+    int rc = 0;
+
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen)
+        rc = back_tag(tag, copied_bytes);
+    return rc;
+}
+
+/* Chunks that a stuck copy writes to stay. */
 static int unback(struct tg_tag *chosen) {
     int rc = 0;
 
     for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
-        for (size_t i = 0; i < tag->fresh.count && rc == 0; i++)
-            rc = tg__chunk_unback(tag->fresh.items[i]);
+        for (size_t i = 0; i < tag->fresh.count && rc == 0; i++) {
+            struct tg__chunk *chunk = tag->fresh.items[i];
+
+            rc = tg__gate_is_open(tag->memory, &chunk->gate) ? tg__chunk_unback(chunk) : TG_EBUSY;
+        }
+    }
+    return rc;
+}
+
+static bool has_content(const struct tg_tag *tag) {
+    return tag->is_saved && tag->fresh.count > 0;
+}
+
+static int fill(struct tg_tag *chosen, uint64_t *copied_bytes) {
+    int rc = 0;
+
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
+        struct tg__copying copying;
+
+        if (!has_content(tag))
+            continue;
+        tg__copy_begin(&copying, tag, TG__COPY_FILL);
+        rc = tg__copy_until(&copying, UINT64_MAX, copied_bytes);
     }
     return rc;
 }
@@ -85,54 +122,49 @@ static void pause_before(uint64_t deadline_ns) {
     nanosleep(&pause, NULL);
 }
 
-/* The ledger knows tenants only: a foreign program may have what was reserved, and give it back. */
-static int back(struct tg__report *report, struct tg_tag *chosen, uint64_t deadline_ns) {
+/* All of it, when the copies so far have ended. The sentence stays that of the failure. */
+static int give_back(struct tg_memory *memory, struct tg_tag *chosen, uint64_t *copied_bytes) {
+    struct tg_error why = *tg_last_error();
+    int rc;
+
+    (void)!tg__memory_note(memory, tg__copy_end(memory, chosen, *copied_bytes, 0));
+    *copied_bytes = 0;
+    rc = unback(chosen);
+    tg__fail_as(&why);
+    return rc;
+}
+
+/* The ledger knows tenants only: a foreign program may have what was reserved, and give it back. A
+ * further try copies nothing before all is there: most of what it copied would be for nothing. */
+static int back(struct tg__report *report, struct tg_tag *chosen, uint64_t deadline_ns,
+                uint64_t *copied_bytes) {
     struct tg_memory *memory = report->memory;
+    int rc = back_once(chosen, copied_bytes);
 
-    for (;;) {
-        int rc = back_once(chosen);
-        struct tg_error why = *tg_last_error();
-
-        if (rc != TG_EDEVICEMEMORY || tg__clock_ns() >= deadline_ns || unback(chosen) != 0) {
-            tg__fail_as(&why);
-            tg__report_mark(report, &report->receipt->map_ns);
-            return rc;
-        }
+    while (rc == TG_EDEVICEMEMORY && tg__clock_ns() < deadline_ns &&
+           give_back(memory, chosen, copied_bytes) == 0) {
         tg__report_mark(report, &report->receipt->map_ns);
         pause_before(deadline_ns);
         pthread_mutex_lock(&memory->lock);
         tg__memory_tidy(memory);
         pthread_mutex_unlock(&memory->lock);
         tg__report_mark(report, &report->receipt->wait_ns);
+        rc = back_once(chosen, NULL);
+        if (rc == 0)
+            rc = fill(chosen, copied_bytes);
     }
+    tg__report_mark(report, &report->receipt->map_ns);
+    return rc;
 }
 
-/* ---- fill ------------------------------------------------------------------------------------ */
-
-static bool has_content(const struct tg_tag *tag) {
-    return tag->is_saved && tag->fresh.count > 0;
-}
-
-static int fill(struct tg_memory *memory, struct tg_tag *chosen, struct tg_receipt *receipt) {
-    uint64_t copied_bytes = 0;
+/* While the device copies. */
+static int verify(struct tg_tag *chosen) {
     int rc = 0;
 
-    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
-        struct tg__copying copying;
-
-        if (!has_content(tag))
-            continue;
-        tg__copy_begin(&copying, tag, TG__COPY_FILL);
-        rc = tg__copy_until(&copying, UINT64_MAX, &copied_bytes);
-    }
-    /* While the device copies. */
     for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
         if (has_content(tag) && tag->params.checked)
             rc = tg__copy_verify(tag);
     }
-    rc = tg__copy_end(memory, chosen, copied_bytes, rc);
-    if (rc == 0)
-        receipt->copied_bytes = copied_bytes;
     return rc;
 }
 
@@ -265,6 +297,7 @@ static void commit(struct tg_tag *chosen) {
 static int wake_chosen(struct tg__report *report, struct tg_tag *chosen, uint64_t deadline_ns) {
     struct tg_memory *memory = report->memory;
     struct tg_receipt *receipt = report->receipt;
+    uint64_t copied_bytes = 0;
     int rc = plan(chosen, &receipt->asked_bytes);
 
     tg__report_mark(report, &receipt->map_ns);
@@ -272,17 +305,19 @@ static int wake_chosen(struct tg__report *report, struct tg_tag *chosen, uint64_
         rc = reserve(memory, chosen, deadline_ns);
     tg__report_mark(report, &receipt->wait_ns);
     if (rc == 0)
-        rc = back(report, chosen, deadline_ns);
+        rc = back(report, chosen, deadline_ns, &copied_bytes);
     if (rc == 0) {
         commit(chosen);
         tg__tags_move(memory, chosen, TG_TAG_FILLING);
-        rc = fill(memory, chosen, receipt);
-        tg__report_mark(report, &receipt->copy_ns);
+        rc = verify(chosen);
     }
+    rc = tg__copy_end(memory, chosen, copied_bytes, rc);
+    tg__report_mark(report, &receipt->copy_ns);
     if (rc != 0) {
         undo(memory, chosen);
         return rc;
     }
+    receipt->copied_bytes = copied_bytes;
     report_gain(report, chosen);
     memory->chosen = chosen;
     memory->is_tried = true;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory is touched, pinned and copied in steps: they overlap, any of them may be refused, and
- * what is copied is always all. The system's madvise is between (see --wrap in meson.build). */
+/* What overlaps: host memory is touched, pinned and copied in steps, a wake maps and copies. Any of
+ * it may be refused, and what is copied is always all. The system's madvise is between (see --wrap
+ * in meson.build). */
 #include "memory_world.h"
 
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "base/error.h"
 #include "memory/state.h"
 #include "suite.h"
 
@@ -169,6 +171,164 @@ START_TEST(threads_touch_what_is_copied_meanwhile) {
 }
 END_TEST
 
+/* ---- a wake maps and copies ------------------------------------------------------------------ */
+
+/* A hole among them: packed ones need two chunks then. Returns how many chunks it sleeps from. */
+static uint64_t fall_asleep(struct tg_tag *tag) {
+    ck_assert_ok(tg_memory_free(world.memory, blocks[2], NULL));
+    blocks[2] = NULL;
+    ck_assert_ok(go_to_sleep());
+    return tag->params.packed ? 2 : BLOCKS - 1;
+}
+
+/* In order of address, and none into what is not mapped yet. */
+START_TEST(a_wake_copies_before_all_is_mapped) {
+    struct tg_tag *tag = fill(_i);
+    uint64_t chunks = fall_asleep(tag), copied_end = 0;
+    size_t count, maps = 0, copies_before_last_map = 0;
+    const struct tg__spy_call *calls;
+
+    tg__spy_clear(world.spy);
+    ck_assert_ok(wake());
+    calls = tg__spy_calls(world.spy, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (calls[i].op == TG__OP_copy) {
+            copied_end = calls[i].addr + calls[i].size_bytes;
+            copies_before_last_map += maps < chunks;
+        }
+        if (calls[i].op != TG__OP_map)
+            continue;
+        maps++;
+        ck_assert_uint_ge(calls[i].addr, copied_end);
+    }
+    ck_assert_uint_eq(maps, chunks);
+    ck_assert_uint_gt(copies_before_last_map, 0);
+    check_content();
+}
+END_TEST
+
+/* Of the spy's calls, whether the copies were waited for before anything was unmapped. */
+static bool waits_before_it_unmaps(void) {
+    const struct tg__spy_call *calls;
+    size_t count;
+    bool is_waiting = false;
+
+    calls = tg__spy_calls(world.spy, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (calls[i].op == TG__OP_copy)
+            is_waiting = true;
+        if (calls[i].op == TG__OP_wait && calls[i].status == 0)
+            is_waiting = false;
+        if (calls[i].op == TG__OP_unmap && is_waiting)
+            return false;
+    }
+    return true;
+}
+
+START_TEST(a_wake_that_lacks_its_last_chunk_waits_for_its_copies) {
+    struct tg_tag *tag = fill(_i);
+    uint64_t chunks = fall_asleep(tag), host_bytes = world_info(tag).host_bytes;
+
+    tg__spy_clear(world.spy);
+    world_arm(&world, TG__OP_create, TG__FAULT_ONCE, chunks, TG_EDEVICEMEMORY);
+    ck_assert_says(wake(), TG_EDEVICEMEMORY, "create");
+    world_disarm(&world);
+    ck_assert_uint_gt(world_calls(&world, TG__OP_copy), 0);
+    ck_assert(waits_before_it_unmaps());
+    ck_assert_int_eq(world_info(tag).state, TG_TAG_ASLEEP);
+    ck_assert_uint_eq(world_info(tag).device_bytes, 0);
+    ck_assert_uint_eq(world_view(&world).occupied_bytes, 0);
+    ck_assert_uint_eq(world_info(tag).host_bytes, host_bytes);
+    ck_assert_ok(wake());
+    check_content();
+}
+END_TEST
+
+/* Whether, from the last unmap on, everything is mapped before anything is copied. */
+static bool maps_all_before_it_copies(void) {
+    const struct tg__spy_call *calls;
+    size_t count, last_map = 0, first_copy = SIZE_MAX;
+
+    calls = tg__spy_calls(world.spy, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (calls[i].op == TG__OP_unmap)
+            first_copy = SIZE_MAX;
+        if (calls[i].op == TG__OP_map)
+            last_map = i;
+        if (calls[i].op == TG__OP_copy && first_copy == SIZE_MAX)
+            first_copy = i;
+    }
+    return first_copy != SIZE_MAX && last_map < first_copy;
+}
+
+/* A foreign program had it: the first try copied for nothing, which the second does not risk. */
+START_TEST(a_wake_that_is_tried_again_copies_all) {
+    struct tg_tag *tag = fill(_i);
+    uint64_t chunks = fall_asleep(tag);
+    struct tg_receipt receipt;
+    size_t copies;
+
+    tg__spy_clear(world.spy);
+    world_arm(&world, TG__OP_create, TG__FAULT_ONCE, chunks, TG_EDEVICEMEMORY);
+    ck_assert_ok(tg_memory_wake(world.memory, NULL, 10000, &receipt));
+    ck_assert_uint_eq(tg__fault_failed(world.fault, TG__OP_create), 1);
+    world_disarm(&world);
+    ck_assert(waits_before_it_unmaps());
+    ck_assert(maps_all_before_it_copies());
+    ck_assert_uint_eq(receipt.copied_bytes, world_info(tag).size_bytes);
+    copies = world_calls(&world, TG__OP_copy);
+    check_content();
+    ck_assert_ok(go_to_sleep());
+    tg__spy_clear(world.spy);
+    ck_assert_ok(wake());
+    ck_assert_uint_gt(copies, world_calls(&world, TG__OP_copy));
+}
+END_TEST
+
+static uint64_t creates_left;
+static bool is_stuck;
+
+static int few_create(struct tg_device *device, uint64_t size_bytes, uint32_t flags,
+                      uint64_t *chunk) {
+    if (creates_left == 0)
+        return tg__fail(TG_EDEVICEMEMORY, "no chunk is left");
+    creates_left--;
+    return watched->create(device, size_bytes, flags, chunk);
+}
+
+static int stuck_wait(struct tg_device *device, const struct tg_fence *fence, uint32_t wait_ms) {
+    return is_stuck ? tg__fail(TG_EBUSY, "stuck") : watched->wait(device, fence, wait_ms);
+}
+
+START_TEST(a_stuck_copy_of_a_wake_keeps_its_chunks) {
+    struct tg_tag *tag = fill(_i);
+    uint64_t chunks = fall_asleep(tag);
+    struct tg_fence fence;
+
+    watched = world.memory->ops;
+    watching = *watched;
+    watching.create = few_create;
+    watching.wait = stuck_wait;
+    world.memory->ops = &watching;
+    creates_left = chunks - 1;
+    is_stuck = true;
+    tg__spy_clear(world.spy);
+    ck_assert_says(tg_memory_wake(world.memory, NULL, 1000, NULL), TG_EDEVICEMEMORY, "no chunk");
+    ck_assert_uint_eq(world_calls(&world, TG__OP_unmap), 0);
+    ck_assert_int_eq(world_info(tag).state, TG_TAG_ASLEEP);
+    ck_assert_uint_eq(world_view(&world).occupied_bytes, world_info(tag).device_bytes);
+    ck_assert_uint_gt(world_info(tag).device_bytes, 0);
+    creates_left = UINT64_MAX;
+    ck_assert_says(wake(), TG_EBUSY, "an earlier wake");
+    is_stuck = false;
+    ck_assert_ok(watched->fence(world.spy, NULL, &fence));
+    ck_assert_ok(watched->wait(world.spy, &fence, 10000));
+    ck_assert_ok(wake());
+    check_content();
+    world.memory->ops = watched;
+}
+END_TEST
+
 /* ---- what is given back ---------------------------------------------------------------------- */
 
 /* Only the steps in which it lies lose their pins, and get them again at the next sleep. */
@@ -287,6 +447,10 @@ int main(void) {
     tcase_add_loop_test(tcase, a_first_sleep_copies_before_all_is_touched, 0, KINDS);
     tcase_add_loop_test(tcase, each_step_is_pinned_before_its_copies, 0, KINDS);
     tcase_add_loop_test(tcase, threads_touch_what_is_copied_meanwhile, 0, KINDS);
+    tcase_add_loop_test(tcase, a_wake_copies_before_all_is_mapped, 0, KINDS);
+    tcase_add_loop_test(tcase, a_wake_that_lacks_its_last_chunk_waits_for_its_copies, 0, KINDS);
+    tcase_add_loop_test(tcase, a_wake_that_is_tried_again_copies_all, 0, KINDS);
+    tcase_add_loop_test(tcase, a_stuck_copy_of_a_wake_keeps_its_chunks, 0, KINDS);
     tcase_add_test(tcase, a_freed_block_gives_its_steps_back);
     tcase_add_loop_test(tcase, a_kernel_without_pages_fails_the_sleep, 0, KINDS);
     tcase_add_loop_test(tcase, a_step_that_is_not_pinned_is_copied_all_the_same, 0, KINDS);

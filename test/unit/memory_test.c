@@ -431,29 +431,6 @@ START_TEST(neighbours_are_copied_as_one) {
 }
 END_TEST
 
-START_TEST(everything_is_mapped_before_anything_is_copied) {
-    struct tg_tag *tags[] = {world_tag(&world, "a", host), world_tag(&world, "b", host)};
-    size_t count, last_map = 0, first_copy = SIZE_MAX;
-    const struct tg__spy_call *calls;
-    void *blocks[BLOCKS];
-
-    fill(tags[0], blocks);
-    fill(tags[1], blocks);
-    ck_assert_ok(tg_memory_sleep(world.memory, NULL, 1000, NULL));
-    tg__spy_clear(world.spy);
-    ck_assert_ok(tg_memory_wake(world.memory, NULL, 1000, NULL));
-    calls = tg__spy_calls(world.spy, &count);
-    for (size_t i = 0; i < count; i++) {
-        if (calls[i].op == TG__OP_map)
-            last_map = i;
-        if (calls[i].op == TG__OP_copy && first_copy == SIZE_MAX)
-            first_copy = i;
-    }
-    ck_assert_uint_lt(last_map, first_copy);
-    ck_assert_uint_ne(first_copy, SIZE_MAX);
-}
-END_TEST
-
 START_TEST(success_leaves_the_last_error_alone) {
     struct tg_tag *tag = world_tag(&world, "a", packed);
     void *block = world_alloc(tag, 5);
@@ -737,7 +714,6 @@ int main(void) {
     tcase_add_loop_test(tcase, a_sleeping_block_can_be_read_and_freed, 0, 2);
     tcase_add_test(tcase, host_memory_is_exact);
     tcase_add_test(tcase, neighbours_are_copied_as_one);
-    tcase_add_test(tcase, everything_is_mapped_before_anything_is_copied);
     tcase_add_test(tcase, success_leaves_the_last_error_alone);
     tcase_add_loop_test(tcase, a_stuck_save_keeps_the_chunks_that_it_reads, 0, 2);
     tcase_add_test(tcase, closing_waits_for_what_a_stuck_save_uses);
