@@ -133,8 +133,9 @@ def told(script, *args, blocks=4, block=MIB, **env):
 
 # ---- all of it
 
-def test_over_the_driver_that_stands_in(request, tmp_path):
-    """Ours is measured; of peers that are not there each row is null, with the reason."""
+def test_over_the_driver_that_stands_in(request, library, tmp_path):
+    """Ours is measured; of peers that are not there each row is null, with the reason. A driver
+    that was built with a sanitizer is as little for Python as the library is."""
     build = pathlib.Path(request.config.tidegate).resolve().parents[1]
     for name in ("torch", "torch_memory_saver"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('it is not installed')\n")
