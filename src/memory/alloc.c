@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks come and go. An alloc takes settled memory first, then lets limbo settle, then makes a
- * chunk; what fails leaves nothing behind. A free only takes the block out of the tables. */
+ * chunk; what fails leaves nothing behind. A free only takes the block out of the tables.
+ *
+ * A packed chunk grows with its tag, for a tag's next blocks; but a block takes the spare memory in
+ * front of the vacant addresses with it, so that what a chunk was grown by is used before more is
+ * made: blocks of any sizes fill the device as chunks of exactly their sizes would. */
 #include "memory/state.h"
 
 #include <errno.h>
@@ -8,26 +12,28 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "memory/growth.h"
 
 struct making {
     struct tg_tag *tag;
     struct tg__block *block;
     struct tg__chunk *chunk;
-    uint64_t room_bytes; /* the block's, in whole granules */
+    uint64_t room_bytes;     /* the block's, in whole granules */
+    struct tg__piece piece;  /* what of it was spare: all, or its beginning */
+    struct tg__growth growth; /* of the chunk */
 };
 
 /* ---- memory that is there already ------------------------------------------------------------ */
 
 static bool take_spare(struct making *making) {
     struct tg_tag *tag = making->tag;
-    struct tg__range *range = &making->block->range;
 
-    if (tg__ranges_take(&tag->spare, making->room_bytes, &range->addr))
+    if (tg__arena_take(tag, making->room_bytes, &making->piece))
         return true;
     if (tag->limbo_bytes < making->room_bytes)
         return false;
     tg__limbo_settle(tag->memory, TG__SETTLE_MS);
-    return tg__ranges_take(&tag->spare, making->room_bytes, &range->addr);
+    return tg__arena_take(tag, making->room_bytes, &making->piece);
 }
 
 /* Somebody else's content is in it. Where zeroing fails the range is behind a fence of its own. */
@@ -36,10 +42,11 @@ static int clean(struct making *making) {
     struct tg__block *block = making->block;
     int rc;
 
-    if (making->tag->params.fill_none)
+    if (making->piece.range.size_bytes == 0 || making->piece.is_blank ||
+        making->tag->params.fill_none)
         return 0;
     pthread_mutex_unlock(&memory->lock);
-    rc = tg__copy_zero(memory, block->range);
+    rc = tg__copy_zero(memory, making->piece.range);
     pthread_mutex_lock(&memory->lock);
     if (rc != 0) {
         block->order = ++memory->frees;
@@ -56,22 +63,51 @@ static bool is_short(int status) {
     return status == TG_ENOFIT || status == TG_ENEVERFITS || status == TG_EDEVICEMEMORY;
 }
 
+/* The device is asked only where the answer matters; where it does not say, nothing grows. */
+static uint64_t grown_bytes(struct making *making) {
+    struct tg_tag *tag = making->tag;
+    struct tg_memory *memory = tag->memory;
+    uint64_t free_bytes = 0, total_bytes, spare_bytes = tag->spare.size_bytes;
+
+    making->growth = (struct tg__growth){
+        .block_bytes = making->room_bytes,
+        .need_bytes = making->room_bytes - making->piece.range.size_bytes,
+        .least_bytes = memory->least_chunk_bytes,
+        .used_bytes = tag->chunk_bytes > spare_bytes ? tag->chunk_bytes - spare_bytes : 0,
+        .spare_bytes = spare_bytes,
+    };
+    if (tg__growth_extra(&making->growth) > 0 &&
+        memory->ops->memory(memory->device, &free_bytes, &total_bytes) != 0)
+        free_bytes = 0;
+    return tg__growth_chunk(&making->growth, free_bytes);
+}
+
+/* Behind the piece, where there is one: then with what is vacant there. */
+static int find_packed(struct making *making) {
+    struct tg_tag *tag = making->tag;
+    struct tg__range *range = &making->chunk->range;
+    uint64_t vacant_bytes;
+
+    tg__arena_take_tail(tag, making->room_bytes, &making->piece);
+    range->size_bytes = grown_bytes(making);
+    if (making->piece.range.size_bytes > 0) {
+        range->addr = tg__range_end(&making->piece.range);
+        vacant_bytes = tg__ranges_at(&tag->vacant, range->addr);
+        if (range->size_bytes > vacant_bytes)
+            range->size_bytes = vacant_bytes;
+        return tg__ranges_cut(&tag->vacant, *range);
+    }
+    return tg__arena_find(tag, making->growth.need_bytes, range);
+}
+
 static int find_addr(struct making *making) {
     struct tg_memory *memory = making->tag->memory;
     struct tg__range *range = &making->chunk->range;
-    int rc;
 
-    range->size_bytes = making->room_bytes;
-    if (!making->tag->params.packed)
-        return memory->ops->reserve(memory->device, range->size_bytes, &range->addr);
-    if (range->size_bytes < memory->least_chunk_bytes)
-        range->size_bytes = memory->least_chunk_bytes;
-    rc = tg__arena_find(making->tag, range->size_bytes, &range->addr);
-    if (rc != 0 && range->size_bytes > making->room_bytes) {
-        range->size_bytes = making->room_bytes;
-        rc = tg__arena_find(making->tag, range->size_bytes, &range->addr);
-    }
-    return rc;
+    if (making->tag->params.packed)
+        return find_packed(making);
+    range->size_bytes = making->growth.need_bytes = making->room_bytes;
+    return memory->ops->reserve(memory->device, range->size_bytes, &range->addr);
 }
 
 /* Reserve, create, map, commit. A handle that could not be released again stays charged. */
@@ -91,27 +127,28 @@ static int back_once(struct tg__chunk *chunk) {
     return rc;
 }
 
-/* The exact size where the least chunk's does not fit. */
 static void shorten(struct making *making) {
     struct tg_tag *tag = making->tag;
     struct tg__range *range = &making->chunk->range;
-    struct tg__range rest = {range->addr + making->room_bytes,
-                             range->size_bytes - making->room_bytes};
+    uint64_t size_bytes = tg__growth_less(&making->growth, range->size_bytes);
+    struct tg__range rest = {range->addr + size_bytes, range->size_bytes - size_bytes};
 
     pthread_mutex_lock(&tag->memory->lock);
     (void)!tg__ranges_add(&tag->vacant, rest, NULL); /* tg__tag_enter made room */
     pthread_mutex_unlock(&tag->memory->lock);
-    range->size_bytes = making->room_bytes;
+    range->size_bytes = size_bytes;
 }
 
-/* Without lock. */
+/* Without lock. A smaller chunk may fit where one does not, or be allowed: a chunk of the host
+ * device is a file. */
 static int back(struct making *making) {
     struct tg_memory *memory = making->tag->memory;
     struct tg__chunk *chunk = making->chunk;
     bool has_more;
     int rc = back_once(chunk);
 
-    if (is_short(rc) && !chunk->is_charged && chunk->range.size_bytes > making->room_bytes) {
+    while ((is_short(rc) || rc == -EFBIG) && !chunk->is_charged &&
+           chunk->range.size_bytes > making->growth.need_bytes) {
         shorten(making);
         rc = back_once(chunk);
     }
@@ -136,32 +173,39 @@ static void discard_chunk(struct making *making) {
     tg__fail_as(&why);
 }
 
+static void place(struct making *making) {
+    struct tg__chunk *chunk = making->chunk;
+    uint64_t need_bytes = making->growth.need_bytes;
+    struct tg__range rest = {chunk->range.addr + need_bytes, chunk->range.size_bytes - need_bytes};
+
+    making->chunk = NULL;
+    tg__plots_put(&making->tag->chunks, chunk);
+    if (rest.size_bytes > 0)
+        tg__arena_add(making->tag, rest);
+    if (making->piece.range.size_bytes == 0)
+        making->piece.range.addr = chunk->range.addr;
+}
+
 /* With lock, which it gives up meanwhile. */
 static int make_chunk(struct making *making) {
     struct tg_tag *tag = making->tag;
     struct tg__chunk *chunk = making->chunk;
-    struct tg__range rest;
     int rc = find_addr(making);
 
-    if (rc != 0)
-        return rc;
-    pthread_mutex_unlock(&tag->memory->lock);
-    rc = back(making);
-    pthread_mutex_lock(&tag->memory->lock);
-    if (chunk->is_charged)
-        tag->chunk_bytes += chunk->range.size_bytes;
-    if (rc != 0) {
-        discard_chunk(making);
-        return rc;
+    if (rc == 0) {
+        pthread_mutex_unlock(&tag->memory->lock);
+        rc = back(making);
+        pthread_mutex_lock(&tag->memory->lock);
+        if (chunk->is_charged)
+            tag->chunk_bytes += chunk->range.size_bytes;
+        if (rc == 0)
+            place(making);
+        else
+            discard_chunk(making);
     }
-    making->chunk = NULL;
-    tg__plots_put(&tag->chunks, chunk);
-    making->block->range.addr = chunk->range.addr;
-    rest = (struct tg__range){chunk->range.addr + making->room_bytes,
-                              chunk->range.size_bytes - making->room_bytes};
-    if (rest.size_bytes > 0)
-        (void)!tg__ranges_add(&tag->spare, rest, NULL); /* tg__tag_enter made room */
-    return 0;
+    if (rc != 0 && making->piece.range.size_bytes > 0)
+        tg__arena_untake(tag, &making->piece);
+    return rc;
 }
 
 /* ---- alloc ----------------------------------------------------------------------------------- */
@@ -182,10 +226,11 @@ static int make_block(struct making *making) {
 
     if (rc != 0)
         return rc;
-    if (tag->params.packed && take_spare(making))
-        rc = clean(making);
-    else
+    if (!tag->params.packed || !take_spare(making))
         rc = make_chunk(making);
+    making->block->range.addr = making->piece.range.addr;
+    if (rc == 0)
+        rc = clean(making);
     tg__tag_leave(tag);
     if (rc != 0)
         return rc;

@@ -10,8 +10,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-
-#define LARGEST_CHUNK_BYTES (UINT64_C(1) << 30)
+#include "memory/growth.h"
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
@@ -31,18 +30,35 @@ static int add_span(struct tg_tag *tag, uint64_t size_bytes) {
     return rc != 0 ? rc : tg__ranges_add(&tag->vacant, span, NULL);
 }
 
-int tg__arena_find(struct tg_tag *tag, uint64_t size_bytes, uint64_t *addr) {
+static bool find_in_spans(struct tg_tag *tag, uint64_t need_bytes, struct tg__range *range) {
+    uint64_t largest_bytes = 0;
+
+    if (tg__ranges_take(&tag->vacant, range->size_bytes, &range->addr))
+        return true;
+    for (size_t i = 0; i < tag->vacant.count; i++) {
+        if (tag->vacant.items[i].size_bytes > largest_bytes)
+            largest_bytes = tag->vacant.items[i].size_bytes;
+    }
+    if (largest_bytes < need_bytes)
+        return false;
+    range->size_bytes = largest_bytes;
+    return tg__ranges_take(&tag->vacant, largest_bytes, &range->addr);
+}
+
+int tg__arena_find(struct tg_tag *tag, uint64_t need_bytes, struct tg__range *range) {
     uint64_t total_bytes = tag->memory->total_bytes;
     int rc = 0;
 
-    if (tg__ranges_take(&tag->vacant, size_bytes, addr))
+    if (find_in_spans(tag, need_bytes, range))
         return 0;
     /* Addresses cost nothing but their number is bounded by the process's limit, if it has one. */
-    rc = add_span(tag, size_bytes > total_bytes ? size_bytes : total_bytes);
-    if (rc != 0 && size_bytes < total_bytes)
-        rc = add_span(tag, size_bytes);
+    rc = add_span(tag, range->size_bytes > total_bytes ? range->size_bytes : total_bytes);
+    if (rc != 0 && range->size_bytes < total_bytes)
+        rc = add_span(tag, range->size_bytes);
+    if (rc != 0 && need_bytes < range->size_bytes)
+        rc = add_span(tag, need_bytes);
     if (rc == 0)
-        tg__ranges_take(&tag->vacant, size_bytes, addr);
+        find_in_spans(tag, need_bytes, range);
     return rc;
 }
 
@@ -88,10 +104,12 @@ static void let_free_chunks_go(struct tg_tag *tag, struct tg__range free_range) 
         if (range.addr >= tg__range_end(&free_range))
             return;
         if (range.addr < free_range.addr || tg__range_end(&range) > tg__range_end(&free_range) ||
-            tg__ranges_cut(&tag->spare, range) != 0)
+            tg__ranges_cut(&tag->spare, range) != 0) {
             i++;
-        else
+        } else {
+            tg__ranges_clip(&tag->blank, range);
             let_go(tag, i);
+        }
     }
 }
 
@@ -123,6 +141,59 @@ static int settle_general(struct tg__block *block) {
 
 int tg__arena_settle(struct tg__block *block) {
     return block->tag->params.packed ? settle_packed(block) : settle_general(block);
+}
+
+/* ---- spare memory ---------------------------------------------------------------------------- */
+
+/* Each chunk began with a block, and each piece begins where spare memory does: so what is blank
+ * lies in one chunk, and no such range reaches over both ends of a piece or of a chunk. */
+static bool is_blank(struct tg_tag *tag, struct tg__range range) {
+    return tg__ranges_clip(&tag->blank, range) == range.size_bytes;
+}
+
+bool tg__arena_take(struct tg_tag *tag, uint64_t size_bytes, struct tg__piece *piece) {
+    struct tg__range range = {.size_bytes = size_bytes};
+
+    if (!tg__ranges_take(&tag->spare, size_bytes, &range.addr))
+        return false;
+    *piece = (struct tg__piece){range, is_blank(tag, range)};
+    return true;
+}
+
+void tg__arena_take_tail(struct tg_tag *tag, uint64_t size_bytes, struct tg__piece *piece) {
+    struct tg__range tail = {0, 0};
+
+    for (size_t i = 0; i < tag->spare.count; i++) {
+        struct tg__range range = tag->spare.items[i];
+        uint64_t vacant_bytes = tg__ranges_at(&tag->vacant, tg__range_end(&range));
+
+        if (range.size_bytes > tail.size_bytes && range.size_bytes < size_bytes &&
+            vacant_bytes >= size_bytes - range.size_bytes)
+            tail = range;
+    }
+    *piece = (struct tg__piece){.range = tail};
+    if (tail.size_bytes == 0)
+        return;
+    (void)!tg__ranges_cut(&tag->spare, tail); /* a whole item */
+    piece->is_blank = is_blank(tag, tail);
+}
+
+void tg__arena_untake(struct tg_tag *tag, const struct tg__piece *piece) {
+    struct tg_error why = *tg_last_error();
+    struct tg__range merged;
+
+    /* tg__tag_enter made room. */
+    if (piece->is_blank)
+        (void)!tg__ranges_add(&tag->blank, piece->range, NULL);
+    if (tg__ranges_add(&tag->spare, piece->range, &merged) == 0)
+        let_free_chunks_go(tag, merged);
+    tg__fail_as(&why);
+}
+
+void tg__arena_add(struct tg_tag *tag, struct tg__range rest) {
+    /* tg__tag_enter made room. */
+    (void)!tg__ranges_add(&tag->blank, rest, NULL);
+    (void)!tg__ranges_add(&tag->spare, rest, NULL);
 }
 
 /* ---- what a sleeping tag needs --------------------------------------------------------------- */
@@ -164,8 +235,8 @@ int tg__arena_plan(struct tg_tag *tag) {
 
         while (rc == 0 && range.addr < end) {
             range.size_bytes = end - range.addr;
-            if (tag->params.packed && range.size_bytes > LARGEST_CHUNK_BYTES)
-                range.size_bytes = LARGEST_CHUNK_BYTES;
+            if (tag->params.packed && range.size_bytes > TG__LARGEST_CHUNK_BYTES)
+                range.size_bytes = TG__LARGEST_CHUNK_BYTES;
             rc = plan_chunk(tag, range);
             range.addr += range.size_bytes;
         }

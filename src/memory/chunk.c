@@ -54,6 +54,31 @@ int tg__chunk_unback(struct tg__chunk *chunk) {
     return rc;
 }
 
+int tg__chunks_unmap(struct tg_tag *tag) {
+    const struct tg_device_ops *ops = tag->memory->ops;
+    struct tg__chunk **chunks = (struct tg__chunk **)tag->chunks.items;
+    size_t count = tag->chunks.count, next;
+
+    for (size_t i = 0; i < count; i = next) {
+        struct tg__range run = chunks[i]->range;
+        int rc = 0;
+
+        /* A general tag's neighbours lie in reservations of their own. */
+        for (next = i + 1; chunks[i]->is_mapped && tag->params.packed && next < count &&
+                           chunks[next]->is_mapped &&
+                           chunks[next]->range.addr == tg__range_end(&run);
+             next++)
+            run.size_bytes += chunks[next]->range.size_bytes;
+        if (chunks[i]->is_mapped)
+            rc = ops->unmap(tag->memory->device, run.addr, run.size_bytes);
+        if (rc != 0)
+            return rc;
+        for (size_t j = i; j < next; j++)
+            chunks[j]->is_mapped = false;
+    }
+    return 0;
+}
+
 static int free_addr(struct tg__chunk *chunk) {
     struct tg_tag *tag = chunk->tag;
     struct tg_memory *memory = tag->memory;

@@ -157,6 +157,7 @@ static void free_tag(struct tg_tag *tag) {
     tg__ranges_free(&tag->spans);
     tg__ranges_free(&tag->vacant);
     tg__ranges_free(&tag->spare);
+    tg__ranges_free(&tag->blank);
     free(tag);
 }
 

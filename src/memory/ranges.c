@@ -149,6 +149,35 @@ int tg__ranges_cut(struct tg__ranges *ranges, struct tg__range range) {
     return 0;
 }
 
+uint64_t tg__ranges_clip(struct tg__ranges *ranges, struct tg__range range) {
+    uint64_t taken = 0, end = tg__range_end(&range);
+    size_t i = first_behind(ranges, range.addr);
+
+    while (i < ranges->count && ranges->items[i].addr < end) {
+        struct tg__range *item = &ranges->items[i];
+        uint64_t from = item->addr > range.addr ? item->addr : range.addr;
+        uint64_t to = tg__range_end(item) < end ? tg__range_end(item) : end;
+
+        assert(item->addr == from || tg__range_end(item) == to);
+        if (item->addr == from)
+            item->addr = to;
+        item->size_bytes -= to - from;
+        taken += to - from;
+        if (item->size_bytes == 0)
+            remove_range(ranges, i);
+        else
+            i++;
+    }
+    ranges->size_bytes -= taken;
+    return taken;
+}
+
+uint64_t tg__ranges_at(const struct tg__ranges *ranges, uint64_t addr) {
+    size_t i = first_behind(ranges, addr);
+
+    return i < ranges->count && ranges->items[i].addr == addr ? ranges->items[i].size_bytes : 0;
+}
+
 /* ---- plots ---------------------------------------------------------------------------------- */
 
 void tg__plots_free(struct tg__plots *plots) {

@@ -35,6 +35,11 @@ int tg__ranges_add(struct tg__ranges *ranges, struct tg__range range, struct tg_
 bool tg__ranges_take(struct tg__ranges *ranges, uint64_t size_bytes, uint64_t *addr);
 /* Takes exactly this range, which lies inside one of the set. Errors: -ENOMEM: nothing is taken. */
 int tg__ranges_cut(struct tg__ranges *ranges, struct tg__range range);
+/* Takes what of this range is in the set, and returns how much. No item of the set reaches beyond
+ * both of its ends. */
+uint64_t tg__ranges_clip(struct tg__ranges *ranges, struct tg__range range);
+/* How much begins at addr: 0 where no item of the set does. */
+uint64_t tg__ranges_at(const struct tg__ranges *ranges, uint64_t addr);
 
 struct tg__plots {
     void **items;

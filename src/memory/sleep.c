@@ -135,21 +135,12 @@ static int make_room(struct tg_memory *memory, struct tg_tag *chosen) {
     return rc;
 }
 
-static int unmap_all(struct tg_memory *memory, struct tg_tag *chosen) {
-    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
-        for (size_t i = 0; i < tag->chunks.count; i++) {
-            struct tg__chunk *chunk = tag->chunks.items[i];
-            int rc = 0;
+static int unmap_all(struct tg_tag *chosen) {
+    int rc = 0;
 
-            if (chunk->is_mapped)
-                rc = memory->ops->unmap(memory->device, chunk->range.addr,
-                                        chunk->range.size_bytes);
-            if (rc != 0)
-                return rc;
-            chunk->is_mapped = false;
-        }
-    }
-    return 0;
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen)
+        rc = tg__chunks_unmap(tag);
+    return rc;
 }
 
 static void release_all(struct tg_memory *memory, struct tg_tag *chosen) {
@@ -183,6 +174,7 @@ static uint64_t publish_tag(struct tg_tag *tag) {
     for (size_t i = 0; i < tag->spare.count; i++)
         (void)!tg__ranges_add(&tag->vacant, tag->spare.items[i], NULL); /* room was made */
     tg__ranges_free(&tag->spare);
+    tg__ranges_free(&tag->blank);
     for (size_t i = 0; i < tag->blocks.count; i++)
         asleep_bytes += tg__plots_range(&tag->blocks, i)->size_bytes;
     tag->chunk_bytes -= given_bytes;
@@ -266,7 +258,7 @@ static int sleep_chosen(struct tg__report *report, struct tg_tag *chosen, uint64
     if (rc == 0)
         rc = make_room(memory, chosen);
     if (rc == 0)
-        rc = unmap_all(memory, chosen);
+        rc = unmap_all(chosen);
     if (rc == 0) {
         release_all(memory, chosen);
         publish(report, chosen);

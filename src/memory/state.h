@@ -106,6 +106,7 @@ struct tg_tag {
     struct tg__ranges spans;  /* reservations */
     struct tg__ranges vacant; /* addresses without memory */
     struct tg__ranges spare;  /* settled memory without a block */
+    struct tg__ranges blank;  /* of that what no block has had: zero still */
 
     /* Host copies: */
     struct tg__segment *segments;
@@ -199,14 +200,33 @@ struct tg__chunk *tg__chunk_new(struct tg_tag *tag, struct tg__range range);
  * handle, a mapping: it must leave. Charges nothing. */
 int tg__chunk_back(struct tg__chunk *chunk);
 int tg__chunk_unback(struct tg__chunk *chunk);
+/* Unmaps all of a tag's chunks, whole neighbours in one call. On failure some may be mapped. */
+int tg__chunks_unmap(struct tg_tag *tag);
 /* On its way out, as far as that goes now: the chunk is not the caller's any more. With lock. */
 void tg__chunk_leave(struct tg__chunk *chunk);
 void tg__chunks_retry(struct tg_memory *memory);
 
 /* ---- arena.c --------------------------------------------------------------------------------- */
 
-/* Addresses for `size_bytes`, packed: from the vacant ones. With lock. */
-int tg__arena_find(struct tg_tag *tag, uint64_t size_bytes, uint64_t *addr);
+/* Spare memory, packed: of a tag that an alloc has entered, which takes one piece at most. With
+ * lock. */
+struct tg__piece {
+    struct tg__range range; /* of size 0: none */
+    bool is_blank;          /* no block has had any of it */
+};
+
+/* A piece of exactly `size_bytes`; false: there is none. */
+bool tg__arena_take(struct tg_tag *tag, uint64_t size_bytes, struct tg__piece *piece);
+/* The largest piece behind which so much is vacant that both have `size_bytes`: a new chunk there
+ * need not have all of them. */
+void tg__arena_take_tail(struct tg_tag *tag, uint64_t size_bytes, struct tg__piece *piece);
+/* What was taken is not needed; the thread's last error stays. */
+void tg__arena_untake(struct tg_tag *tag, const struct tg__piece *piece);
+/* What a new chunk has beyond its block. */
+void tg__arena_add(struct tg_tag *tag, struct tg__range rest);
+/* Addresses for range->size_bytes, or fewer where the spans have not so many in a row, but for
+ * need_bytes at least; packed: from the vacant ones. With lock. */
+int tg__arena_find(struct tg_tag *tag, uint64_t need_bytes, struct tg__range *range);
 /* Unreserves spans of which nothing is used. With lock. */
 void tg__arena_shrink(struct tg_tag *tag);
 /* A block whose last users have ended goes: its range, and chunks that are then wholly free.

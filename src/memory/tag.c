@@ -157,7 +157,9 @@ int tg__tag_enter(struct tg_tag *tag) {
     if (rc == 0)
         rc = tg__plots_room(&tag->chunks, allocs);
     if (rc == 0)
-        rc = tg__ranges_room(&tag->spare, allocs);
+        rc = tg__ranges_room(&tag->spare, 2 * allocs);
+    if (rc == 0)
+        rc = tg__ranges_room(&tag->blank, allocs);
     if (rc == 0)
         rc = tg__ranges_room(&tag->vacant, 2 * allocs);
     if (rc == 0)

@@ -152,13 +152,14 @@ static int sleep_all(struct day *day) {
     return tg_memory_sleep(memory, NULL, 10000, NULL);
 }
 
+/* A wake that failed may have left copies under way: the next waits for them. */
 static int wake_weights(struct day *day) {
     (void)day;
-    return tg_memory_wake(memory, "weights", 0, NULL);
+    return tg_memory_wake(memory, "weights", 1000, NULL);
 }
 
 static int wake_all(struct day *day) {
-    int rc = tg_memory_wake_try(memory, NULL, 0, NULL);
+    int rc = tg_memory_wake_try(memory, NULL, 1000, NULL);
 
     (void)day;
     tg_memory_wake_end(memory, 1);

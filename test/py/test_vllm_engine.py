@@ -80,7 +80,7 @@ def test_levels_1_and_2_keep_what_vllm_s_own_keep(engine):
     seen, err = engine(LEVELS)
     assert seen == [124, [7, 0, 5], 124, [0, 0, 5], 124, [7, 0, 5]]
     assert "vLLM 0.24.0: sleep and wake are Tidegate's" in err
-    assert "vllm sleep saving weights: the driver got 66 MiB in " in err
+    assert "vllm sleep saving weights: the driver got 68 MiB in " in err
     assert "vllm sleep saving nothing: the driver got 66 MiB in " in err
     assert "vllm wake_up all: took 66 MiB in " in err
 
@@ -132,7 +132,7 @@ seen = [state("weights"), state("kv_cache"), TENSORS.content(weights), free()]
 compat.ours().wake_up(["kv_cache"])
 print(json.dumps(seen + [TENSORS.content(cache)]))
 """)
-    assert seen == ["awake", "asleep", 7, 98, 0]
+    assert seen == ["awake", "asleep", 7, 96, 0]  # a chunk of weights has 2 MiB to spare
 
 
 def test_what_cannot_be_meant_is_refused_and_nothing_changes(engine):

@@ -96,18 +96,44 @@ static void take_some(struct tg__ranges *ranges, char *is_free) {
         memset(is_free + addr, 0, size);
 }
 
+/* Some of it may be in the set, and it may reach into ranges that go on at one end. */
+static void clip_some(struct tg__ranges *ranges, char *is_free) {
+    uint64_t addr = next_random(UNITS), end = addr + 1 + next_random(UNITS - addr), taken = 0;
+
+    while (addr > 0 && is_free[addr - 1] && is_free[addr]) /* not in the middle of one */
+        addr--;
+    for (uint64_t at = addr; at < end; at++)
+        taken += (uint64_t)is_free[at];
+    memset(is_free + addr, 0, end - addr);
+    ck_assert_uint_eq(tg__ranges_clip(ranges, (struct tg__range){addr, end - addr}), taken);
+}
+
+static void ask_for_some(const struct tg__ranges *ranges, const char *is_free) {
+    uint64_t addr = next_random(UNITS), end = addr;
+
+    if (addr == 0 || !is_free[addr - 1]) {
+        while (end < UNITS && is_free[end])
+            end++;
+    }
+    ck_assert_uint_eq(tg__ranges_at(ranges, addr), end - addr);
+}
+
 START_TEST(a_set_is_what_was_added_and_not_taken) {
     struct tg__ranges ranges = {0};
     char is_free[UNITS] = {0};
 
     random_state = 5;
     for (int i = 0; i < ROUNDS; i++) {
-        uint64_t what = next_random(3);
+        uint64_t what = next_random(6);
 
         if (what == 0)
             take_some(&ranges, is_free);
         else if (what == 1)
             cut_some(&ranges, is_free);
+        else if (what == 2 && next_random(4) == 0)
+            clip_some(&ranges, is_free);
+        else if (what == 2)
+            ask_for_some(&ranges, is_free);
         else
             add_some(&ranges, is_free);
         check_against(&ranges, is_free);

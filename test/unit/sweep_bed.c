@@ -237,6 +237,22 @@ static void with_spare(struct bed *bed) {
     drop(bed, 3);
 }
 
+static void large_block(struct bed *bed) {
+    open_tags(bed);
+    add(bed, PACKED, 20 * MIB);
+}
+
+/* The last chunk has a granule more than its block, that was used before. */
+static void with_used_end(struct bed *bed) {
+    large_block(bed);
+    add(bed, PACKED, 10);
+    add(bed, PACKED, 10);
+    ck_assert_ok(tg_memory_free(bed->world.memory, bed->pieces[2].block, NULL));
+    drop(bed, 2);
+    bed_settle(bed);
+    ck_assert_uint_eq(world_info(bed->tags[PACKED]).device_bytes, 24 * MIB);
+}
+
 static void nearly_full(struct bed *bed) {
     open_tags(bed);
     note(bed, PLAIN, world_alloc(bed->tags[PLAIN], CAPACITY - GRANULE), CAPACITY - GRANULE);
@@ -396,6 +412,8 @@ const struct scenario scenarios[] = {
     {"alloc packed, first", "capacity=96MiB", no_blocks, alloc_packed, false},
     {"alloc packed, a further chunk", "capacity=96MiB", some_blocks, alloc_packed, false},
     {"alloc packed, the device nearly full", "capacity=96MiB", nearly_full, alloc_small, false},
+    {"alloc packed, grown", "capacity=96MiB", large_block, alloc_small, false},
+    {"alloc packed, over the end", "capacity=96MiB", with_used_end, alloc_packed, false},
     {"alloc packed, from spare", "capacity=96MiB", with_spare, alloc_small, true},
     {"alloc packed, from limbo", "capacity=96MiB,lag=3", with_limbo, alloc_small, true},
     {"free general", "capacity=96MiB", some_blocks, free_general, true},
