@@ -19,6 +19,8 @@ from . import identity
 from .locks import ForkSafeLock
 
 _ABSENT = object()
+# One object stands for all that are equal: that two names have it says nothing of either.
+_SHARED = (type(None), bool, int, float, str, bytes, tuple)
 _lock = ForkSafeLock()
 
 
@@ -81,8 +83,11 @@ def warn_once(key: str, text: str) -> None:
 
 
 def _bindings(value: Any) -> List[Tuple[Any, str]]:
-    """(module, name) of every module-level name that is bound to this very object."""
-    found = []
+    """(module, name) of every module-level name that is bound to this very object; empty for a
+    value such as None, to which anybody's may be."""
+    found: List[Tuple[Any, str]] = []
+    if isinstance(value, _SHARED):
+        return found
     for module in list(sys.modules.values()):
         namespace = getattr(module, "__dict__", None)
         if isinstance(namespace, dict):

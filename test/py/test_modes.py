@@ -97,6 +97,18 @@ def test_what_somebody_else_has_put_there_stays(program):
     assert program.defines.helper is program.original
 
 
+@pytest.mark.parametrize("value", (None, True, 7, "", ()))
+def test_a_value_that_others_have_too_is_put_back_where_it_was_put(program, monkeypatch, value):
+    """Who else is bound to None is not bound to ours."""
+    stranger = types.ModuleType("program_stranger")
+    stranger.nothing = value
+    monkeypatch.setitem(sys.modules, "program_stranger", stranger)
+    seams.install_attribute("helper", program.defines, "helper", value)
+    assert program.defines.helper is value
+    seams.restore("helper")
+    assert program.defines.helper is program.original and stranger.nothing is value
+
+
 def test_an_attribute_of_a_class_its_own_or_inherited():
     class Base:
         def resume(self):
