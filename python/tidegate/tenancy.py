@@ -184,8 +184,7 @@ class Tenant:
         self.device, self.ledger, self.handle = device, ledger, handle
         self.id: int = library.call("tg_tenant_id", handle)
         self._seams = ""
-        self._starts = 0
-        self._gifts = 0
+        self._marks: Dict[object, int] = {}  # which mark is of what: abi.START_…
         self.note_mode()
 
     def declare(self, tag: str, occupied_bytes: int, returnable_bytes: int = 0) -> None:
@@ -203,17 +202,18 @@ class Tenant:
         self._seams = seams_text
         self.note_mode()
 
-    def begin_start(self, by: int = 1) -> None:
-        """Marks a start-up, or with by=-1 its end; they nest."""
+    def begin(self, mark: object, kind: int) -> None:
+        """Marks a start-up (abi.START_UP), or that memory is given back and measured
+        (abi.START_GIVING: nobody wakes on the device meanwhile), until the end of this mark. Of
+        several a start-up counts most."""
         with _lock:
-            self._starts += by
+            self._marks[mark] = kind
             self.note_mode()
 
-    def begin_giving(self, by: int = 1) -> None:
-        """Marks that memory is given back and measured: nobody wakes on the device meanwhile. by=-1
-        is the end; they nest."""
+    def end(self, mark: object) -> None:
+        """Ends a mark; nothing of one that has ended, or that never began."""
         with _lock:
-            self._gifts += by
+            self._marks.pop(mark, None)
             self.note_mode()
 
     def let_wakes_end(self) -> None:
@@ -234,8 +234,9 @@ class Tenant:
     def note_mode(self) -> None:
         """The mode as it is now, with all else that was noted."""
         said = self._seams.encode("ascii", "replace")[:abi.TENANT_SEAMS_BYTES - 1]
-        start = (abi.START_UP if self._starts > 0 else
-                 abi.START_GIVING if self._gifts > 0 else abi.START_NONE)
+        kinds = self._marks.values()
+        start = (abi.START_UP if abi.START_UP in kinds else
+                 abi.START_GIVING if abi.START_GIVING in kinds else abi.START_NONE)
         note = abi.tg_tenant_note(abi.MODES.index(modes.mode()), start, said)
         library.call("tg_tenant_note", self.handle, byref(note))
 
@@ -339,19 +340,30 @@ def _named(device: Optional[str]) -> Optional[Tenant]:
 
 
 @contextlib.contextmanager
+def _marked(device: Optional[str], kind: int) -> Iterator[Optional[Tenant]]:
+    """This process on the device, with a mark of this kind."""
+    mine = _named(device)
+    if mine is None:
+        yield None
+        return
+    mark = object()
+    try:
+        mine.begin(mark, kind)
+        yield mine
+    finally:
+        try:
+            mine.end(mark)
+        finally:  # Ctrl-C may have come into that: peers would stand still for the process's life
+            mine.end(mark)
+
+
+@contextlib.contextmanager
 def starting(device: Optional[str] = None) -> Iterator[None]:
     """Around a start-up that sizes itself by the device's free memory, such as an engine's: peers
     neither wake nor sleep meanwhile. device: "cuda:0", …; None: the current card. Without a usable
     ledger it does nothing. Raises NoDevice, TorchMissing, BadValue, LibraryMissing."""
-    mine = _named(device)
-    if mine is None:
+    with _marked(device, abi.START_UP):
         yield
-        return
-    mine.begin_start()
-    try:
-        yield
-    finally:
-        mine.begin_start(-1)
 
 
 @contextlib.contextmanager
@@ -359,16 +371,10 @@ def giving(device: Optional[str] = None) -> Iterator[None]:
     """Around giving memory back and measuring what came: free memory must not fall meanwhile, so
     peers' wakes that are under way are waited for, and none begins; they may sleep. Else as
     starting."""
-    mine = _named(device)
-    if mine is None:
+    with _marked(device, abi.START_GIVING) as mine:
+        if mine is not None:
+            mine.let_wakes_end()
         yield
-        return
-    mine.begin_giving()
-    try:
-        mine.let_wakes_end()
-        yield
-    finally:
-        mine.begin_giving(-1)
 
 
 def _note_mode() -> None:

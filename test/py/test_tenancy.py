@@ -101,6 +101,45 @@ print(json.dumps(seen))
 """) == [True, True, False]
 
 
+@pytest.mark.parametrize("name", ("starting", "giving"))
+def test_ctrl_c_at_any_moment_leaves_no_mark(tell, name):
+    """At each call in turn, from the first to the last of what is marked: an interrupt comes there,
+    or behind the call of C that it came into."""
+    stopped, left = tell(f"""
+import inspect
+peer = tenancy.Tenant(device)
+def marked():
+    try:
+        library.call("tg_tenant_reserve", peer.handle, b"live", MIB, 1)
+    except tidegate.Busy:
+        return True
+    library.call("tg_tenant_cancel", peer.handle, b"live", MIB)
+    return False
+def interrupted(after):
+    events = iter(range(after))
+    def count(frame, event, what):
+        # As a generator is left or entered anew, what is raised here passes its handlers by.
+        here = event != "return" and not frame.f_code.co_flags & inspect.CO_GENERATOR
+        if here and next(events, None) is None:
+            raise KeyboardInterrupt  # which takes the count off
+    sys.setprofile(count)
+    try:
+        with tenancy.{name}({DEVICE!r}):
+            pass
+        sys.setprofile(None)
+    except KeyboardInterrupt:
+        pass
+    return next(events, None) is None
+stopped, left = 0, []
+while interrupted(stopped):
+    if marked():
+        left.append(stopped)
+    stopped += 1
+print(json.dumps([stopped, left]))
+""")
+    assert left == [] and stopped > 30
+
+
 def test_a_peer_neither_wakes_nor_sleeps_during_a_start_up(python):
     result = python(BEGIN + f"""
 tag = tidegate.tag("kv_cache", device={DEVICE!r})

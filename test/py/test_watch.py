@@ -559,7 +559,7 @@ child = os.fork()
 if child == 0:
     os.environ["TIDEGATE_NAME"] = "rollout"
     peer = tenancy.tenant(devices.device("host:capacity=64MiB,name=watch"))
-    peer.begin_start()
+    peer.begin(peer, tenancy.abi.START_UP)
     peer.ask(20 * MIB)
     os.write(writer, b"x")
     os.read(done, 1)
