@@ -223,6 +223,10 @@ static int run(void *values, const struct option_texts *words) {
         say("run needs a command: tidegate run -- python train.py");
         return EXIT_WRONG;
     }
+    if (words->items[0][0] == '\0') {
+        say("the name of the command is empty, as of a shell variable that is not set");
+        return EXIT_WRONG;
+    }
     if (!need_read(options->need, is_needed) || !run_folder_make(&folder))
         return EXIT_WRONG;
     if (environment_make(options, &folder)) {

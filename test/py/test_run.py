@@ -296,6 +296,8 @@ def test_ray_process(installed, tmp_path, name):
 
 @pytest.mark.parametrize("args, words", (
     ((), ("needs a command",)), (("--",), ("needs a command",)),
+    (("--", ""), ("the name of the command is empty",)),
+    (("--", "", "touch", "ran"), ("the name of the command is empty",)),
     (("--obsrve", "--", "touch", "ran"), ("maybe: --observe?",)),
     (("--need", "vrl", "--", "touch", "ran"), ("'vrl'", "maybe: verl?")),
     (("--need", "verl,", "--", "touch", "ran"), ("maybe: verl?",)),
