@@ -76,6 +76,13 @@ void tg__charge_forget(struct tg_tag *tag, uint64_t asleep_bytes) {
         tg_tenant_forget(tag->memory->tenant, tag->name, asleep_bytes);
 }
 
+/* What the driver said for a reservation is of before its memory was taken. Without it readers see
+ * that until the next one: no reason to fail. */
+void tg__charge_measure(struct tg_memory *memory) {
+    if (!atomic_load(&memory->is_alone))
+        (void)!tg_tenant_measure(memory->tenant);
+}
+
 /* Host memory is the node's: its budget is asked also without a ledger. */
 int tg__charge_host(struct tg__segment *segment) {
     struct tg_memory *memory = segment->tag->memory;

@@ -319,6 +319,8 @@ void tg__charge_commit(struct tg_tag *tag, uint64_t size_bytes, uint64_t woken_b
 void tg__charge_cancel(struct tg_tag *tag, uint64_t size_bytes);
 void tg__charge_give(struct tg_tag *tag, uint64_t size_bytes, uint64_t asleep_bytes);
 void tg__charge_forget(struct tg_tag *tag, uint64_t asleep_bytes);
+/* Has the driver asked for readers. Never fails; leaves a sentence. */
+void tg__charge_measure(struct tg_memory *memory);
 int tg__charge_host(struct tg__segment *segment);
 
 /* ---- scope.c --------------------------------------------------------------------------------- */

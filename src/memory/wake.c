@@ -366,6 +366,8 @@ static int wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
             tg__wake_end(memory, 1);
         pthread_mutex_unlock(&memory->turn);
     }
+    if (rc == 0 && report.is_measured && report.receipt->gained_bytes > 0)
+        tg__charge_measure(memory);
     return tg__report_end(&report, rc);
 }
 

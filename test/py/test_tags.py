@@ -41,6 +41,17 @@ print(json.dumps([gained, bytes(block.view()[:5]).hex()]))
 """) == [[2 << 20, 0, 2 << 20, 0], "00" * 5]
 
 
+def test_readers_see_what_the_driver_says_after_a_wake(tell):
+    """The figure of before it would stand for as long as nobody reserves anything."""
+    assert tell("""
+cache = tidegate.tag("kv_cache", device=DEVICE)
+block = cache.alloc(8 * MIB)
+tidegate.sleep()
+tidegate.wake()
+print(json.dumps([one.free_bytes // MIB for one in tidegate.status().devices]))
+""") == [56]
+
+
 def test_a_sleep_can_drop_what_others_save(tell):
     assert tell("""
 weights = tidegate.tag("weights", backup="host", keep_host=True, device=DEVICE)
