@@ -162,10 +162,11 @@ def _routed(route: _Route) -> Iterator[None]:
         try:
             yield
         finally:
-            routes.remove(route)
+            if route in routes:  # not in a child that was forked inside: it is in none
+                routes.remove(route)
             route.end()
     finally:
-        if outer is not None:
+        if outer is not None and outer in routes:
             outer.begin()
 
 
@@ -322,9 +323,9 @@ torch_sources.leave_to_tags(_bytes_on, lambda address: tag_at(address) is not No
 # ---- the end of the process ---------------------------------------------------------------------
 
 def _leave_to_the_system() -> None:
-    for pools in list(_by_name.values()):
-        for pool in pools.idle:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
+    idle = [pool for pools in list(_by_name.values()) for pool in pools.idle]
+    for pool in [*idle, *_kept_outside, *(route.pool for route in _threads.routes)]:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
 
 
 def _forget() -> None:

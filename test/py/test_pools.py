@@ -180,6 +180,28 @@ print(json.dumps([json.loads(os.read(reader, 100)), tag.info().size_bytes // MIB
 """) == [[0, True, True], 4, 4]
 
 
+def test_a_child_forked_inside_a_region_leaves_it_by_its_own_exception(tell):
+    """And touches no pool of its parent's, also not by letting it go."""
+    assert tell("""
+import gc
+reader, writer = os.pipe()
+try:
+    with pools.region("a"), pools.outside(dispose=False), pools.region("b"):
+        if os.fork() == 0:
+            died = []
+            world.MemPool.__del__ = lambda self: died.append(self.id)
+            raise KeyError("its own")
+except KeyError as problem:
+    said = [type(problem).__name__, pools.is_inside()]
+    del problem
+    gc.collect()
+    os.write(writer, json.dumps(said + [died]).encode())
+    os._exit(0)
+os.wait()
+print(json.dumps(json.loads(os.read(reader, 100))))
+""") == ["KeyError", False, []]
+
+
 def test_torchs_counters_and_the_tags_count_a_byte_once(tell):
     """torch goes on counting what lies in tags, also while it sleeps; its segments there are no
     pool that somebody could end."""
