@@ -155,6 +155,42 @@ print(json.dumps([seen, state("weights"), allocator.current_tag, sorted(allocato
     assert seen == [["BadValue"] * 6, "awake", "default", ["kv_cache", "weights"]]
 
 
+def test_names_that_are_none_are_refused_before_anything_is_dropped(engine):
+    seen, _ = engine("""
+made = vllm_world.worker()
+weights, cache = vllm_world.load(made)
+allocator, seen = compat.ours(), []
+def told(call, argument):
+    try:
+        call(argument)
+        return state("weights"), state("kv_cache")
+    except tidegate.BadValue as problem:
+        return str(problem)
+for bad in ((5,), ("weights", None), ((),)):
+    seen.append(told(allocator.sleep, bad))
+for bad in (None, 5, [5], [None, "weights"], b"weights"):
+    seen.append(told(allocator.discard, bad))
+held = [TENSORS.content(weights), TENSORS.content(cache)]
+allocator.sleep(("weights",))
+for bad in (5, [5], [None, "weights"], [["weights"]], b"weights", True):
+    seen.append(told(allocator.wake_up, bad))
+asleep = [state("weights"), state("kv_cache")]
+ways = []
+for names in ("weights", "my kv_cache", "weights,kv_cache", (n for n in ("kv_cache", "weights"))):
+    allocator.sleep("weights")
+    ways.append(told(allocator.wake_up, names))
+print(json.dumps([seen, held, asleep, ways]))
+""")
+    assert seen[0] == [f"{name}={bad}: a tag, or a list of tags" for name, bad in (
+        ("offload_tags", "(5,)"), ("offload_tags", "('weights', None)"), ("offload_tags", "((),)"),
+        ("tags", "None"), ("tags", "5"), ("tags", "[5]"), ("tags", "[None, 'weights']"),
+        ("tags", "b'weights'"), ("tags", "5"), ("tags", "[5]"), ("tags", "[None, 'weights']"),
+        ("tags", "[['weights']]"), ("tags", "b'weights'"), ("tags", "True"))]
+    assert seen[1:3] == [[7, 9], ["asleep", "asleep"]]
+    assert seen[3] == [["awake", "asleep"], ["asleep", "asleep"], ["awake", "awake"],
+                       ["awake", "awake"]]
+
+
 # ---- lacking memory ------------------------------------------------------------------------------
 
 def test_a_wake_that_lacks_memory_leaves_all_asleep_and_succeeds_later(engine):
@@ -428,6 +464,21 @@ def test_observe_measures_vllm_s_own_and_changes_nothing(engine, tmp_path):
     assert err.count("tidegate observe: GPU 0, vLLM 0.24.0: its sleeps and wakes are measured") == 1
     assert "vllm sleep saving weights: the driver got 48 MiB in " in err
     assert "vllm wake_up kv_cache: took 32 MiB in " in err
+
+
+def test_observe_leaves_what_is_named_to_vllm_s_own(engine):
+    """A generator is read by vLLM alone; a list of what is no name is recorded as it is."""
+    seen, _ = engine("""
+from tidegate.compat import vllm_observing
+got = []
+wake = vllm_observing._around_wake(lambda self, tags: got.append(list(tags)))
+sleep = vllm_observing._around_sleep(lambda self, tags: got.append(tags))
+wake(None, (n for n in ("kv_cache", "weights")))
+wake(None, [5, None])
+sleep(None, 7)
+print(json.dumps(got))
+""", mode="observe")
+    assert seen == [["kv_cache", "weights"], [5, None], 7]
 
 
 def test_on_steps_aside_where_vllm_s_own_is_in_use(engine):

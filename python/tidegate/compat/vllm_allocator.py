@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import types
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from .. import card, errors, library, patience, pools, tags
 from ..receipts import Receipt
@@ -35,6 +35,15 @@ def why_not() -> str:
     if not hasattr(where.torch.cuda, "use_mem_pool"):
         return f"PyTorch {where.torch.__version__} has no torch.cuda.use_mem_pool"
     return ""
+
+
+def _named(argument: str, said: Any) -> List[str]:
+    """The tags that a caller means, read once: a generator has nothing to say a second time."""
+    names = (said.split(",") if isinstance(said, str) else
+             list(said) if isinstance(said, Iterable) else [said])
+    if not all(isinstance(name, str) for name in names):
+        raise errors.BadValue(0, f"{argument}={said!r}: a tag, or a list of tags")
+    return names
 
 
 class AllocationData(NamedTuple):
@@ -98,23 +107,24 @@ class Allocator:
         host, that of all others dropped. Raises TidegateError, a RuntimeError; nothing has changed
         then."""
         saved = (DEFAULT_TAG,) if offload_tags is None else offload_tags
-        saved = (saved,) if isinstance(saved, str) else saved
-        if not isinstance(saved, tuple):
+        if not isinstance(saved, (str, tuple)):
             raise errors.BadValue(0, f"offload_tags={offload_tags!r}: a tag, or a tuple of tags")
-        names = self._names()
-        vllm_observing.measured(vllm_observing.SLEEP, saved, lambda: self._put_to_sleep(
-            names, [name for name in names if name not in saved]))
+        kept, names = _named("offload_tags", saved), self._names()
+        vllm_observing.measured(vllm_observing.SLEEP, kept, lambda: self._put_to_sleep(
+            names, [name for name in names if name not in kept]))
 
     def wake_up(self, tags: list[str] | None = None) -> None:
         """Wakes these tags (None: all): what was saved is there, the rest is zero. Waits for memory
         that others hold. Raises TidegateWouldNotFit, a RuntimeError, with the account; all of them
         sleep as before then."""
-        names = [name for name in self._names() if tags is None or name in tags]
-        vllm_observing.measured(vllm_observing.WAKE, tags or (), lambda: self._wake(names))
+        wanted = [] if tags is None else _named("tags", tags)
+        names = [name for name in self._names() if tags is None or name in wanted]
+        vllm_observing.measured(vllm_observing.WAKE, wanted, lambda: self._wake(names))
 
     def discard(self, tags: list[str]) -> None:
         """Drops the content of these tags: they sleep with nothing, the others stay awake."""
-        names = [name for name in self._names() if name in tags]
+        dropped = _named("tags", tags)
+        names = [name for name in self._names() if name in dropped]
         vllm_observing.measured(vllm_observing.SLEEP, (), lambda: self._put_to_sleep(names, names))
 
     def get_current_usage(self) -> int:

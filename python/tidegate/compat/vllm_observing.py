@@ -35,8 +35,7 @@ def _around_sleep(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def sleep(self: Any, offload_tags: Any = None) -> Any:
         saved = ("default",) if offload_tags is None else offload_tags
-        saved = (saved,) if isinstance(saved, str) else tuple(saved)
-        return measured(SLEEP, saved, lambda: original(self, offload_tags))
+        return measured(SLEEP, _names(saved), lambda: original(self, offload_tags))
 
     return sleep
 
@@ -44,9 +43,16 @@ def _around_sleep(original: Callable[..., Any]) -> Callable[..., Any]:
 def _around_wake(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wake_up(self: Any, tags: Any = None) -> Any:
-        return measured(WAKE, list(tags or ()), lambda: original(self, tags))
+        return measured(WAKE, _names(tags), lambda: original(self, tags))
 
     return wake_up
+
+
+def _names(said: Any) -> Sequence[str]:
+    """What is written down of an argument that is vLLM's to judge. A generator is left alone."""
+    if isinstance(said, str):
+        return (said,)
+    return [str(name) for name in said] if isinstance(said, (list, tuple, set, frozenset)) else ()
 
 
 def measured(kind: str, names: Sequence[str], call: Callable[[], _Result]) -> _Result:
