@@ -124,8 +124,8 @@ def _changed() -> None:
         return
     arrivals.forget()
     if _choice.is_ours and ours().is_used:
-        module = sys.modules.get(ALLOCATORS)
-        if module is not None:
-            _install_function(module)
+        for name, install in ((ALLOCATORS, _install_function), (CUMEM, _install_class)):
+            if name in sys.modules:
+                install(sys.modules[name])
         seams.warn_once("vllm stays", "off, but vLLM's memory lies in Tidegate's tags: its sleep "
                         "and wake stay Tidegate's until it is freed")
