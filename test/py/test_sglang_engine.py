@@ -165,6 +165,49 @@ print(json.dumps([states[0], all(state == states[0] for state in states)]))
     assert "Trying again" in said
 
 
+def test_what_is_refused_at_once_is_said_once_and_not_at_every_turn(tell):
+    _, said = tell(STRANGER + """
+scheduler = engine()
+scheduler.process_input_requests([request(Ways.RELEASE)])
+chunk = take(100 * MIB)
+scheduler.process_input_requests([request(Ways.RESUME)])
+for _ in range(50):
+    scheduler.process_input_requests([])
+print(json.dumps(None))
+""", TIDEGATE_WAIT_SECONDS="0")
+    assert said.count("by as much. Trying again") == 1 == said.count("Trying again")
+
+
+def test_a_later_release_is_not_undone_by_a_resume_that_waits(tell):
+    answer, _ = tell(STRANGER + """
+scheduler = engine()
+scheduler.process_input_requests([request(Ways.RELEASE)])
+chunk = take(100 * MIB)
+scheduler.process_input_requests([request(Ways.RESUME)])
+scheduler.process_input_requests([request(Ways.RELEASE)])
+drop(chunk)
+scheduler.process_input_requests([])
+released = [sent(scheduler), sorted(scheduler.offload_tags), free()]
+scheduler.process_input_requests([request(Ways.RESUME)])
+print(json.dumps([released, free(), same(scheduler)]))
+""", TIDEGATE_WAIT_SECONDS="0")
+    assert answer == [[["Release", "Release", "Resume"], ["cuda_graph", "kv_cache", "weights"],
+                       128], 80, True]
+
+
+def test_one_tag_as_a_string_is_that_tag(tell):
+    """As with SGLang's own, whose engine hands it on as it is."""
+    answer, _ = tell("""
+import types
+scheduler, seen = engine(), []
+for way in (Ways.RELEASE, Ways.RESUME):
+    scheduler.process_input_requests([(way, types.SimpleNamespace(tags="weights"))])
+    seen += [free(), sorted(scheduler.offload_tags)]
+print(json.dumps([seen, same(scheduler)]))
+""")
+    assert answer == [[96, ["weights"], 80, []], True]
+
+
 def test_where_several_ranks_answer_together_it_is_raised(tell):
     answer, _ = tell(STRANGER + """
 scheduler = engine()

@@ -5,7 +5,7 @@ SGLang keeps a set of what it has released, and takes each tag out of it at a re
 is a KeyError, and an exception in the scheduler ends the engine. Here what is released already, or
 not, is left out of a request, and one that could not be served stays: nothing has changed, the
 client is not answered yet, and the scheduler tries again between its other work. A client that has
-sent it again by then finds nothing to do.
+sent it again by then finds nothing to do. What a later request says the other way is not tried.
 
 With several ranks an engine's schedulers answer together, and one alone cannot go on: there the
 exception is raised as ever."""
@@ -13,17 +13,32 @@ exception is raised as ever."""
 from __future__ import annotations
 
 import functools
+import math
+import time
 import weakref
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Tuple
 
-from .. import errors, modes, seams
+from .. import errors, modes, patience, seams
 from . import torch_memory_saver
 
 Way = Callable[[Any, Any], Any]
 
-# What each scheduler has not answered yet: (request, how it is served).
-_waiting: "weakref.WeakKeyDictionary[Any, List[Tuple[Any, Way]]]" = weakref.WeakKeyDictionary()
+
+class _Waiting:
+    """A request that a scheduler has not answered yet. left: its tags that are still to be done;
+    with none it is answered."""
+
+    def __init__(self, request: Any, serve: Callable[[Any, Any, List[str]], Any], is_release: bool,
+                 left: List[str]) -> None:
+        self.request = request
+        self.serve = serve
+        self.is_release = is_release
+        self.left = left
+
+
+_waiting: "weakref.WeakKeyDictionary[Any, List[_Waiting]]" = weakref.WeakKeyDictionary()
+_said_at = -math.inf  # when it was last said why one waits
 
 
 def install(module: ModuleType) -> None:
@@ -51,22 +66,29 @@ def install_loop(module: ModuleType) -> None:
 
 
 def _repeatable(original: Way, answer: Any, all_tags: Tuple[str, ...], is_release: bool) -> Way:
-    @functools.wraps(original)
-    def served(self: Any, recv_req: Any) -> Any:
-        asked = list(recv_req.tags or all_tags)
+    def serve(self: Any, recv_req: Any, asked: List[str]) -> Any:
         recv_req.tags = [tag for tag in asked if (tag in self.offload_tags) != is_release]
         if not recv_req.tags:
             return answer()
         try:
             return original(self, recv_req)
         except errors.TidegateError as problem:
-            recv_req.tags = _undone(recv_req.tags, is_release)
+            left = _undone(recv_req.tags, is_release)
             change = self.offload_tags.difference_update if is_release else self.offload_tags.update
-            change(recv_req.tags)
+            change(left)
             if not _is_alone(self):
                 raise
-            _put_off(self, recv_req, served, problem)
+            _put_off(self, _Waiting(recv_req, serve, is_release, left), problem)
             return None
+
+    @functools.wraps(original)
+    def served(self: Any, recv_req: Any) -> Any:
+        said = recv_req.tags or all_tags
+        asked = [said] if isinstance(said, str) else list(said)  # the engine's own call checks none
+        for one in _waiting.get(self, ()):  # the later request has the last word
+            if one.is_release != is_release:
+                one.left = [tag for tag in one.left if tag not in asked]
+        return serve(self, recv_req, asked)
 
     return served
 
@@ -81,11 +103,18 @@ def _is_alone(scheduler: Any) -> bool:
     return int(getattr(scheduler, "tp_size", 1)) == 1 and int(getattr(scheduler, "pp_size", 1)) == 1
 
 
-def _put_off(scheduler: Any, recv_req: Any, way: Way, problem: errors.TidegateError) -> None:
-    known = _waiting.setdefault(scheduler, [])
-    if not any(request is recv_req for request, _ in known):
-        known.append((recv_req, way))
-    seams.announce(f"tidegate: {problem} Trying again")
+def _put_off(scheduler: Any, waiting: _Waiting, problem: errors.TidegateError) -> None:
+    """What is refused at once is tried at every turn of the scheduler's loop, and said seldom."""
+    global _said_at
+    known, now = _waiting.setdefault(scheduler, []), time.monotonic()
+    again = [one for one in known if one.request is waiting.request]
+    for one in again:
+        one.left = waiting.left
+    if not again:
+        known.append(waiting)
+    if not again or now - _said_at >= patience.WAIT_SECONDS:
+        _said_at = now
+        seams.announce(f"tidegate: {str(problem).rstrip('.')}. Trying again")
 
 
 def _then_again(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,12 +122,12 @@ def _then_again(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def process_input_requests(self: Any, recv_reqs: Any) -> Any:
         result = original(self, recv_reqs)
-        for request, way in list(_waiting.get(self, ())):
-            output = way(self, request)
+        for one in list(_waiting.get(self, ())):
+            output = one.serve(self, one.request, one.left)
             if output is None:
                 break
-            _waiting[self].remove((request, way))
-            self.send_to_tokenizer.send_output(output, request)
+            _waiting[self].remove(one)
+            self.send_to_tokenizer.send_output(output, one.request)
         return result
 
     return process_input_requests
