@@ -375,6 +375,28 @@ print(json.dumps([who()[0], [text.endswith("own") for text in who()[1:]]]))
     assert seen == [True, [False, False, False, True]]
 
 
+def test_threads_that_ask_at_once_get_the_same_allocator(engine):
+    """Also while one of them still finds out whether ours can serve."""
+    seen, err = engine("""
+import threading
+import vllm.device_allocator as module
+from tidegate.compat import vllm_allocator
+why_not, made = vllm_allocator.why_not, vllm_allocator.Allocator.__init__
+vllm_allocator.why_not = lambda: time.sleep(0.2) or why_not()
+vllm_allocator.Allocator.__init__ = lambda self: time.sleep(0.1) or made(self)
+got = []
+threads = [threading.Thread(target=lambda: got.append(module.get_mem_allocator_instance()))
+           for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(json.dumps([[one is compat.ours() for one in got]]))
+""")
+    assert seen == [[True] * 4]
+    assert err.count("sleep and wake are Tidegate's") == 1
+
+
 def test_off_leaves_memory_that_only_we_can_wake_with_us(engine):
     seen, err = engine("""
 made = vllm_world.worker()

@@ -17,11 +17,14 @@ import types
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from .. import card, errors, library, patience, pools, tags
+from ..locks import ForkSafeLock
 from ..receipts import Receipt
 from . import vllm_observing
 
 DEFAULT_TAG = "default"
 WEIGHTS = "weights"
+
+_lock = ForkSafeLock()
 
 
 def why_not() -> str:
@@ -76,9 +79,10 @@ class Allocator:
     @staticmethod
     def get_instance() -> "Allocator":
         """The process's allocator."""
-        if Allocator.instance is None:
-            Allocator.instance = Allocator()
-        return Allocator.instance
+        with _lock:
+            if Allocator.instance is None:
+                Allocator.instance = Allocator()
+            return Allocator.instance
 
     def __init__(self) -> None:
         self.current_tag: str = DEFAULT_TAG

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, Callable, List, Tuple
 
 from .. import arrivals, card, modes, seams
+from ..locks import ForkSafeLock
 from . import vllm_allocator, vllm_observing, vllm_process, vllm_worker
 
 ALLOCATORS = "vllm.device_allocator"
@@ -32,6 +33,7 @@ class _Choice:
 
 
 _choice = _Choice()
+_lock = ForkSafeLock()
 
 
 # ---- installing ---------------------------------------------------------------------------------
@@ -95,9 +97,14 @@ def ours() -> vllm_allocator.Allocator:
 
 
 def _settle(where: card.Card) -> None:
-    _choice.is_settled = True
-    why_not = _why_not()
-    _choice.is_ours = not why_not
+    """Once. Other threads wait for it: two that got different allocators would lose what lies in
+    one of them."""
+    with _lock:
+        if _choice.is_settled:
+            return
+        why_not = _why_not()
+        _choice.is_ours = not why_not
+        _choice.is_settled = True
     if why_not:
         vllm_process.announce(f"sleep and wake stay vLLM's own: {why_not}")
         return
