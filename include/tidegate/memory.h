@@ -100,6 +100,16 @@ TG_API TG_MUST_USE int tg_memory_sleep(struct tg_memory *memory, const char *tag
 TG_API TG_MUST_USE int tg_memory_sleep_drop(struct tg_memory *memory, const char *tags,
                                             const char *drop, uint32_t wait_ms,
                                             struct tg_receipt *receipt);
+/* Makes the host memory that the next sleep of these tags (NULL: all) copies into, touches it and
+ * pins it, so that a first sleep is as fast as a later one. Tags that sleep or have no host backup
+ * are passed over, and blocks that have such memory; it stays until the wake after that sleep (with
+ * keep_host for good), and is counted in host_bytes. Blocks that are freed give theirs back, later
+ * ones get it at the sleep. Allocs, frees and the device's work go on meanwhile; sleeps and wakes
+ * wait. receipt may be NULL; its items are the bytes made. Errors, which change nothing: -ENOENT,
+ * -EINVAL, -EALREADY (as sleep), -ENOMEM, TG_EHOSTMEMORY, TG_EFULL and TG_EHELD (the ledger's),
+ * TG_EBROKEN, TG_EFORKED. */
+TG_API TG_MUST_USE int tg_memory_prepare(struct tg_memory *memory, const char *tags,
+                                         struct tg_receipt *receipt);
 /* Wakes tags (NULL: exactly what sleeps): reserves in the ledger, waiting up to wait_ms, maps,
  * copies. Errors: -ENOENT, -EINVAL, -EALREADY and TG_ESTARTING (as sleep), -ENOMEM, TG_ENOFIT,
  * TG_ENEVERFITS, TG_ECYCLE (tg_tenant_shortfall has the numbers), TG_EDEVICEMEMORY (a foreign

@@ -236,6 +236,7 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_memory_sleep": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
     "tg_memory_sleep_drop": (c_int, (c_void_p, c_char_p, c_char_p, c_uint32,
                                      POINTER(tg_receipt))),
+    "tg_memory_prepare": (c_int, (c_void_p, c_char_p, POINTER(tg_receipt))),
     "tg_memory_wake": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
     "tg_memory_wake_try": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
     "tg_memory_wake_end": (None, (c_void_p, c_int)),

@@ -88,7 +88,7 @@ def _rows() -> List[Feature]:
                 until=ENGINE_VERSIONS["vllm"][0]),
         Feature(_SLEEP, WORKS, "over vLLM's own modules; not yet run with the engine", "vllm",
                 ENGINE_VERSIONS["vllm"][0], where="enable_sleep_mode=True"),
-        Feature("reclaim, tag, sleep, wake, step, HostCopies from Python", WORKS),
+        Feature("reclaim, tag, prepare, sleep, wake, step, HostCopies from Python", WORKS),
         Feature("all of it on ROCm, NPU and CPU", REFUSED,
                 "only NVIDIA devices are known; calls do nothing there"),
         Feature("engine memory that sleeps without the engine's own sleep mode", REFUSED,

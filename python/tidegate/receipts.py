@@ -38,9 +38,9 @@ class Item(NamedTuple):
 @dataclass(frozen=True)
 class Receipt:
     """reason: why it stopped ("target met", "nothing left", "no progress", "deadline"), or "done"
-    for sleep and wake. asked_bytes None: everything that can be had. gained_bytes: by how much the
-    driver's free memory grew while sources ran, what a sleep gave or a wake took; driver_bytes: by
-    how much the driver's free memory changed over the whole operation."""
+    for prepare, sleep and wake. asked_bytes None: everything that can be had. gained_bytes: by how
+    much the driver's free memory grew while sources ran, what a sleep gave or a wake took;
+    driver_bytes: by how much the driver's free memory changed over the whole operation."""
 
     reason: str
     asked_bytes: Optional[int] = None
@@ -59,7 +59,10 @@ class Receipt:
         """"reclaim for sglang kv_cache: needed 7.0, got 46.3 GiB (driver) in 48 ms, 1 pass, …"."""
         if self.operation != "reclaim":
             names = ", ".join(tag.item for tag in self.tags)
-            return (f"{self.operation} {names or 'nothing'} {figures.size(self.gained_bytes)} in "
+            moved = self.gained_bytes
+            if self.operation == "prepare":
+                moved = sum(tag.size_bytes for tag in self.tags)
+            return (f"{self.operation} {names or 'nothing'} {figures.size(moved)} in "
                     f"{figures.seconds(self.seconds)}")
         unit, factor = figures.shared_unit(max(self.asked_bytes or 0, abs(self.driver_bytes))
                                            or 1 << 30)

@@ -248,15 +248,20 @@ def _listed(names: Iterable[str]) -> bytes:
     return ",".join(names).encode()
 
 
-def _move(operation: str, names: Names, timeout: Optional[float], drop: Names = ()) -> Receipt:
-    checks.check_seconds("timeout", timeout)
+def _there(operation: str, names: Names) -> Optional[Memory]:
+    """The process's memory; None: it has none, and none was named."""
     library.functions()
-    memory = _memory
-    if memory is None:
-        if names is None:
-            return Receipt("done", 0, operation=operation)
+    if _memory is None and names is not None:
         raise errors.UnknownTag(0, f"this process has no tags, so none to {operation}: "
                                 "tidegate.tag(name) makes one")
+    return _memory
+
+
+def _move(operation: str, names: Names, timeout: Optional[float], drop: Names = ()) -> Receipt:
+    checks.check_seconds("timeout", timeout)
+    memory = _there(operation, names)
+    if memory is None:
+        return Receipt("done", 0, operation=operation)
     wanted = _names(memory, names)
     named: List[Optional[bytes]] = [None if names is None else _listed(wanted)]
     function = "tg_memory_wake"
@@ -285,6 +290,22 @@ def sleep(tags: Names = None, *, drop: Names = (), timeout: Optional[float] = 10
     Raises UnknownTag, Busy, HostMemory, DeviceFailed, BadValue for a tag in drop that is not put to
     sleep; nothing has changed then."""
     return _move("sleep", tags, timeout, drop)
+
+
+def prepare(tags: Names = None) -> Receipt:
+    """Makes, touches and pins the host memory that the next sleep of these tags (None: all) copies
+    into, so that a first sleep is as fast as a later one. Tags that sleep or have no backup are
+    passed over; twice is once. Blocks that are allocated later get theirs at the sleep. The wake
+    after that sleep gives it back, unless the tag has keep_host.
+
+    Raises UnknownTag, HostMemory, DeviceFailed, BadValue; nothing has changed then."""
+    memory = _there("prepare", tags)
+    if memory is None:
+        return Receipt("done", 0, operation="prepare")
+    receipt = abi.tg_receipt()
+    named = None if tags is None else _listed(_names(memory, tags))
+    library.call("tg_memory_prepare", memory.handle, named, byref(receipt))
+    return _receipt("prepare", receipt)
 
 
 def wake(tags: Names = None, *, timeout: Optional[float] = 20.0) -> Receipt:

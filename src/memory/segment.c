@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host memory where content sleeps. Each sleep makes one segment for the blocks that have no
- * copy yet, of exactly their size; a copy begins on a cache line. Where a block is freed its pages
- * go at once, its addresses with the last copy of the segment.
+/* The host memory where content sleeps. Each sleep, or what prepares for it, makes one segment for
+ * the blocks that have no copy yet, of exactly their size; a copy begins on a cache line. Where a
+ * block is freed its pages go at once, its addresses with the last copy of the segment.
  *
  * Segments are not copied by fork, and on huge pages where there are some. Touching them for the
  * first time would be most of what a first sleep costs: several threads do it, while what they have
@@ -22,7 +22,7 @@ static size_t round_up(size_t value, size_t unit) {
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-static uint64_t missing_bytes(const struct tg_tag *tag) {
+uint64_t tg__segment_missing(const struct tg_tag *tag) {
     uint64_t size_bytes = 0;
 
     for (size_t i = 0; i < tag->blocks.count; i++) {
@@ -32,28 +32,6 @@ static uint64_t missing_bytes(const struct tg_tag *tag) {
             size_bytes += round_up(block->size_bytes, COPY_ALIGN);
     }
     return size_bytes;
-}
-
-/* Gives each block that has none its place. */
-static void place_copies(struct tg__segment *segment) {
-    struct tg__plots *blocks = &segment->tag->blocks;
-    struct tg__range tail;
-    size_t used = 0;
-
-    for (size_t i = 0; i < blocks->count; i++) {
-        struct tg__block *block = blocks->items[i];
-
-        if (block->segment != NULL)
-            continue;
-        block->segment = segment;
-        block->copy = segment->map.bytes + used;
-        used += round_up(block->size_bytes, COPY_ALIGN);
-        segment->copies++;
-    }
-    tail = (struct tg__range){(uintptr_t)segment->map.bytes + used, segment->size_bytes - used};
-    /* Its room was made; and without it only the last page would go later than it could. */
-    if (tail.size_bytes > 0)
-        (void)!tg__ranges_add(&segment->gaps, tail, NULL);
 }
 
 static struct tg__segment *new_segment(struct tg_tag *tag, size_t size_bytes) {
@@ -71,35 +49,27 @@ static struct tg__segment *new_segment(struct tg_tag *tag, size_t size_bytes) {
     return segment;
 }
 
-int tg__segment_make(struct tg_tag *tag, struct tg__segment **fresh) {
-    size_t size_bytes = missing_bytes(tag);
-    struct tg__segment *segment;
+int tg__segment_new(struct tg_tag *tag, uint64_t size_bytes, struct tg__segment **segment) {
+    struct tg__segment *fresh = new_segment(tag, tg__hostmap_pages(size_bytes));
     int rc;
 
-    *fresh = NULL;
-    if (size_bytes == 0)
-        return 0;
-    segment = new_segment(tag, tg__hostmap_pages(size_bytes));
-    if (segment == NULL)
+    if (fresh == NULL)
         return tg__fail_memory();
-    rc = tg__charge_host(segment);
+    rc = tg__charge_host(fresh);
     if (rc != 0)
         goto free;
-    rc = tg__hostmap_make(&segment->map, segment->size_bytes);
+    rc = tg__hostmap_make(&fresh->map, fresh->size_bytes);
     if (rc != 0)
         goto give;
-    place_copies(segment);
-    segment->next = tag->segments;
-    tag->segments = segment;
     pthread_mutex_lock(&tag->memory->lock);
-    tag->host_bytes += segment->held_bytes;
+    tag->host_bytes += fresh->held_bytes;
     pthread_mutex_unlock(&tag->memory->lock);
-    *fresh = segment;
+    *segment = fresh;
     return 0;
 give:
-    tg_tenant_host_give(segment->tenant, tag->name, segment->held_bytes, 0);
+    tg_tenant_host_give(fresh->tenant, tag->name, fresh->held_bytes, 0);
 free:
-    free(segment);
+    free(fresh);
     return rc;
 }
 
@@ -267,6 +237,42 @@ static void drop(struct tg__segment *segment) {
     unlink_segment(segment);
     if (bury(segment) != 0)
         add_grave(segment);
+}
+
+/* Gives each block that has none its place, in order of address. Returns how much is used. */
+static size_t place_copies(struct tg__segment *segment) {
+    struct tg__plots *blocks = &segment->tag->blocks;
+    size_t used = 0;
+
+    for (size_t i = 0; i < blocks->count; i++) {
+        struct tg__block *block = blocks->items[i];
+        size_t size_bytes = round_up(block->size_bytes, COPY_ALIGN);
+
+        if (block->segment != NULL || used + size_bytes > segment->size_bytes)
+            continue;
+        block->segment = segment;
+        block->copy = segment->map.bytes + used;
+        used += size_bytes;
+        segment->copies++;
+    }
+    return used;
+}
+
+bool tg__segment_adopt(struct tg__segment *segment) {
+    struct tg_tag *tag = segment->tag;
+    size_t used = place_copies(segment);
+    struct tg__range tail = {(uintptr_t)segment->map.bytes + used, segment->size_bytes - used};
+
+    if (segment->copies == 0)
+        return false;
+    segment->next = tag->segments;
+    tag->segments = segment;
+    /* Without memory for the note it goes with the segment. Mostly it is less than a page; more,
+     * where blocks were freed since the segment was made for them. */
+    if (tail.size_bytes > 0 && tg__ranges_add(&segment->gaps, tail, NULL) == 0 &&
+        pages_inside(&tail).size_bytes > 0)
+        sweep(segment, &tail);
+    return true;
 }
 
 void tg__segment_release(struct tg__block *block) {

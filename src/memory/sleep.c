@@ -83,13 +83,26 @@ static bool needs_saving(const struct tg_tag *tag) {
     return tag->params.backup == TG_BACKUP_HOST && !tag->is_saved && !tag->is_dropped;
 }
 
+/* For blocks that have no host memory yet. */
+static int make_segment(struct tg_tag *tag) {
+    uint64_t size_bytes = tg__segment_missing(tag);
+    int rc;
+
+    if (size_bytes == 0)
+        return 0;
+    rc = tg__segment_new(tag, size_bytes, &tag->fresh_segment);
+    if (rc == 0)
+        (void)!tg__segment_adopt(tag->fresh_segment); /* blocks are missing it */
+    return rc;
+}
+
 /* A tag that a failed sleep was to drop may be half asleep: its content is in the chunks alone. */
 static int begin_saving(struct tg_tag *tag, uint64_t *copied_bytes) {
     struct tg__copying copying;
     int rc = tg__tag_map(tag);
 
     if (rc == 0)
-        rc = tg__segment_make(tag, &tag->fresh_segment);
+        rc = make_segment(tag);
     if (rc != 0)
         return rc;
     tg__copy_begin(&copying, tag, TG__COPY_SAVE);

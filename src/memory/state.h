@@ -36,8 +36,8 @@ struct tg__gate {
     struct tg_fence fence;
 };
 
-/* Host memory in which blocks of one tag lie, made by one sleep. It is touched, pinned and copied
- * in steps, so that these overlap; no copy reaches over the end of a step. */
+/* Host memory in which blocks of one tag lie, made by one sleep or prepared for it. It is touched,
+ * pinned and copied in steps, so that these overlap; no copy reaches over the end of a step. */
 struct tg__segment {
     struct tg__segment *next;
     struct tg_tag *tag;
@@ -108,7 +108,7 @@ struct tg_tag {
     struct tg__ranges spare;  /* settled memory without a block */
     struct tg__ranges blank;  /* of that what no block has had: zero still */
 
-    /* Host copies: */
+    /* Host copies, or, while awake, places for them: */
     struct tg__segment *segments;
     struct tg__segment *fresh_segment; /* of this sleep */
     uint64_t host_bytes;
@@ -254,9 +254,15 @@ void tg__limbo_settled(struct tg_memory *memory, uint64_t order);
 
 /* ---- segment.c ------------------------------------------------------------------------------- */
 
-/* Makes host memory for those blocks of the tag that have none; charged, not yet touched.
- * *fresh NULL: none was needed. Errors: TG_EHOSTMEMORY, -ENOMEM. */
-int tg__segment_make(struct tg_tag *tag, struct tg__segment **fresh);
+/* The size of a segment for those blocks of the tag that have none. */
+uint64_t tg__segment_missing(const struct tg_tag *tag);
+/* Host memory of that size; charged, not yet touched, not yet in the tag's list. Errors:
+ * TG_EHOSTMEMORY, -ENOMEM. */
+int tg__segment_new(struct tg_tag *tag, uint64_t size_bytes, struct tg__segment **segment);
+/* Into the tag's list: for the blocks that have none, as far as it reaches; what is too much of it
+ * is given back. False: no block needs it, and it stays the caller's. Cannot fail. With lock, or
+ * while the tag is in motion. */
+bool tg__segment_adopt(struct tg__segment *segment);
 /* Has the kernel give its pages from now on, by several threads, until the end, which stops them.
  * segment may be NULL. */
 void tg__segment_touch_begin(struct tg__segment *segment);

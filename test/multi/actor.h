@@ -23,6 +23,7 @@ enum order_kind {
     ORDER_ALLOC,  /* size_bytes in tag; the answer's value is the block's number */
     ORDER_FREE,   /* the block `number` */
     ORDER_VERIFY, /* every block of tag, if it is awake; value: bytes lost */
+    ORDER_PREPARE, /* tag, or all where it is "", for its first sleep */
     ORDER_SLEEP,  /* tag, or all where it is "" */
     ORDER_WAKE,   /* the same, waiting up to wait_ms */
     ORDER_WAKE_TRY,

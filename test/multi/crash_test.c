@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A process is killed before and after every store that others can see, and before and after every
- * device call, of sleep, of wake, and of the recovery of another dead one. Each point is reached,
- * and each time the survivor gets the memory, has all its bytes, and no byte stays behind. */
+ * device call, of prepare, of sleep, of wake, and of the recovery of another dead one. Each point
+ * is reached, and each time the survivor gets the memory, has all its bytes, and no byte stays. */
 #include <check.h>
 #include <errno.h>
 #include <signal.h>
@@ -32,6 +32,11 @@ static void weights_and_cache_awake(struct actor *victim) {
 static void weights_and_cache_asleep(struct actor *victim) {
     weights_and_cache_awake(victim);
     actor_must(victim, order_make(ORDER_SLEEP, "", 0, WAIT_MS));
+}
+
+static void prepared(struct actor *victim) {
+    weights_and_cache_awake(victim);
+    actor_must(victim, order_make(ORDER_PREPARE, "", 0, 0));
 }
 
 /* Somebody else has died with 20 MiB: the victim's wake is the first that notices. */
@@ -111,6 +116,8 @@ static const struct scene scenes[] = {
     {"sleep", weights_and_cache_awake, {.kind = ORDER_SLEEP, .wait_ms = WAIT_MS}},
     {"sleep, dropping", weights_and_cache_awake,
      {.kind = ORDER_SLEEP, .drop = "weights", .wait_ms = WAIT_MS}},
+    {"prepare", weights_and_cache_awake, {.kind = ORDER_PREPARE}},
+    {"sleep, prepared", prepared, {.kind = ORDER_SLEEP, .wait_ms = WAIT_MS}},
     {"wake", weights_and_cache_asleep, {.kind = ORDER_WAKE, .wait_ms = WAIT_MS}},
     {"recover", another_is_dead, {.kind = ORDER_WAKE, .wait_ms = WAIT_MS}},
 };

@@ -241,6 +241,8 @@ static int obey(const struct order *order, uint64_t *value) {
     case ORDER_VERIFY:
         *value = tag_verify(order->tag);
         return 0;
+    case ORDER_PREPARE:
+        return tg_memory_prepare(self.memory, tags_of(order), NULL);
     case ORDER_SLEEP:
         return sleep_now(order, value);
     case ORDER_WAKE:

@@ -74,6 +74,40 @@ print(json.dumps(seen))
          ["awake", True], ["awake", True]]
 
 
+def test_a_sleep_can_be_prepared(tell):
+    assert tell("""
+tag = tidegate.tag("weights", backup="host", device=DEVICE)
+cache = tidegate.tag("kv_cache", device=DEVICE)
+blocks = [tag.alloc(2 * MIB), cache.alloc(2 * MIB)]
+first, again = tidegate.prepare(), tidegate.prepare("weights,kv_cache")
+blocks[0].view()[:4] = b"kept"
+made = [tag.info().host_bytes, tag.info().state]
+tidegate.sleep()
+asleep = [tag.info().host_bytes, tidegate.prepare().tags]
+tidegate.wake()
+print(json.dumps([[item.item for item in first.tags], first.line()[:23], first.operation,
+                  again.tags, made, asleep, bytes(blocks[0].view()[:4]).decode(),
+                  tag.info().host_bytes]))
+""") == [["weights"], "prepare weights 2.0 MiB", "prepare", [], [2 << 20, "awake"], [2 << 20, []],
+         "kept", 0]
+
+
+def test_what_the_node_has_not_is_not_prepared(tell):
+    assert tell("""
+print(json.dumps(tidegate.prepare().reason))
+""") == "done"
+    assert tell("""
+import os
+os.environ["TIDEGATE_HOST_BYTES"] = "1MiB"
+tag = tidegate.tag("weights", backup="host", device=DEVICE)
+block = tag.alloc(2 * MIB)
+try:
+    tidegate.prepare()
+except tidegate.HostMemory:
+    print(json.dumps([tag.info().host_bytes, tag.info().state]))
+""") == [0, "awake"]
+
+
 def test_tag_is_the_same_again_and_other_settings_are_refused(tell):
     assert tell("""
 first = tidegate.tag("a", device=DEVICE)
@@ -173,6 +207,8 @@ except tidegate.TidegateWouldNotFit as problem:
 @pytest.mark.parametrize("code, kind, said", [
     ("tidegate.sleep('x')", "UnknownTag", "has no tags"),
     ("tidegate.tag('a', device=DEVICE); tidegate.wake('a,x')", "UnknownTag", "there are: a"),
+    ("tidegate.prepare('x')", "UnknownTag", "has no tags, so none to prepare"),
+    ("tidegate.tag('a', device=DEVICE); tidegate.prepare(5)", "BadValue", "5 is no name of a tag"),
     ("tidegate.tag('a', device='host:capacity=3')", "BadValue", "capacity"),
     ("tidegate.tag('a', device='')", "BadValue", "device='': \"cuda:0\""),
     (r"tidegate.tag('a', device='host:capacity=1GiB\0x')", "BadValue", "memory of this machine"),

@@ -22,6 +22,7 @@ struct bed {
     struct tg_tag *tags[BED_TAGS];
     struct tg_tag_params params[BED_TAGS];
     bool is_dropped[BED_TAGS]; /* sleeps without its content */
+    bool is_prepared;          /* awake, and has host memory */
     struct piece pieces[BED_PIECES];
     int count;
     struct tg_queue *queue; /* of the test's own */

@@ -140,6 +140,12 @@ static void stepped_blocks(struct bed *bed) {
     some_blocks(bed);
 }
 
+static void prepared(struct bed *bed) {
+    stepped_blocks(bed);
+    bed->is_prepared = true;
+    ck_assert_ok(tg_memory_prepare(bed->world.memory, NULL, NULL));
+}
+
 static void no_blocks(struct bed *bed) {
     open_tags(bed);
 }
@@ -315,6 +321,14 @@ static int go_to_sleep(struct bed *bed, const char *names) {
     return rc;
 }
 
+static int prepare_all(struct bed *bed) {
+    struct tg_receipt receipt;
+    int rc = tg_memory_prepare(bed->world.memory, NULL, &receipt);
+
+    ck_assert_int_eq(receipt.status, rc);
+    return rc;
+}
+
 static int sleep_plain(struct bed *bed) {
     return go_to_sleep(bed, "plain");
 }
@@ -425,6 +439,11 @@ const struct scenario scenarios[] = {
     {"sleep host, packed", "capacity=96MiB", some_blocks, sleep_packed, false},
     {"sleep, all", "capacity=96MiB", some_blocks, sleep_all, false},
     {"sleep, in steps", "capacity=96MiB", stepped_blocks, sleep_all, false},
+    {"prepare", "capacity=96MiB", some_blocks, prepare_all, false},
+    {"prepare, in steps", "capacity=96MiB", stepped_blocks, prepare_all, false},
+    {"free, prepared", "capacity=96MiB", prepared, free_packed, true},
+    {"sleep, prepared", "capacity=96MiB", prepared, sleep_all, false},
+    {"sleep, one dropped, prepared", "capacity=96MiB", prepared, sleep_dropping, false},
     {"sleep, copies kept", "capacity=96MiB", kept_copies, sleep_all, false},
     {"sleep, copies kept, in steps", "capacity=96MiB", kept_stepped, sleep_all, false},
     {"sleep, checked", "capacity=96MiB", checked_blocks, sleep_all, false},
