@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `sleep`: packed tags sleep and wake, by the size of their blocks, beside what the link or the
- * driver could do. The limit is measured while the tag sleeps: then the device has room for it, and
- * both saw the same machine. */
+/* `sleep`, `prepared`: packed tags sleep and wake, by size of block, beside what the link
+ * or the driver could do. The limit is measured while the tag sleeps: then the device has room for
+ * it, and both saw the same machine. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@
 
 #define LINK_LIMIT "host: a plain copy of as many bytes, pinned"
 
-enum kind { KIND_NONE, KIND_FIRST, KIND_LATER, KIND_COUNT };
+enum kind { KIND_NONE, KIND_FIRST, KIND_LATER, KIND_PREPARED, KIND_COUNT };
 
 static const struct {
     const char *name;
@@ -25,6 +25,8 @@ static const struct {
                     {.packed = 1, .backup = TG_BACKUP_HOST}},
     [KIND_LATER] = {"host, later", LINK_LIMIT,
                     {.packed = 1, .backup = TG_BACKUP_HOST, .keep_host = 1}},
+    [KIND_PREPARED] = {"host", LINK_LIMIT,
+                       {.packed = 1, .backup = TG_BACKUP_HOST}},
 };
 
 /* One kind and size of block. */
@@ -35,7 +37,7 @@ struct play {
     uint64_t count;
     void *plain; /* host memory as large as all blocks, touched and pinned; NULL: KIND_NONE */
     struct tg_memory *memory;
-    struct bench_times sleep, wake, down, up; /* ours, and the limit's */
+    struct bench_times prepare, sleep, wake, down, up; /* ours, and the limit's */
 };
 
 static uint64_t all_bytes(const struct play *play) {
@@ -112,8 +114,13 @@ static int blocks_make(struct play *play) {
 
 static int turn(struct play *play) {
     uint64_t start_ns = monotonic_ns(), down_ns = 0, up_ns = 0;
-    int status = tg_memory_sleep(play->memory, NULL, BENCH_WAIT_MS, NULL);
+    int status = play->kind == KIND_PREPARED ? tg_memory_prepare(play->memory, NULL, NULL) : 0;
 
+    if (status != 0)
+        return status;
+    bench_note(&play->prepare, monotonic_ns() - start_ns);
+    start_ns = monotonic_ns();
+    status = tg_memory_sleep(play->memory, NULL, BENCH_WAIT_MS, NULL);
     if (status != 0)
         return status;
     bench_note(&play->sleep, monotonic_ns() - start_ns);
@@ -150,8 +157,14 @@ static int rows_add(struct play *play) {
     const struct bench_limit down = {kinds[play->kind].limit, &play->down};
     const struct bench_limit up = {kinds[play->kind].limit, &play->up};
     char what[64];
-    int status;
+    int status = 0;
 
+    snprintf(what, sizeof what, "%s, %s blocks: prepare", kinds[play->kind].name,
+             play->block->name);
+    if (play->kind == KIND_PREPARED)
+        status = bench_add(play->run, what, BENCH_GIB_S, &play->prepare, NULL);
+    if (status != 0)
+        return status;
     snprintf(what, sizeof what, "%s, %s blocks: sleep", kinds[play->kind].name, play->block->name);
     status = bench_add(play->run, what, BENCH_GIB_S, &play->sleep, &down);
     snprintf(what, sizeof what, "%s, %s blocks: wake", kinds[play->kind].name, play->block->name);
@@ -164,7 +177,7 @@ static int play_do(struct play *play) {
 
     if (status != 0)
         return status;
-    play->sleep = play->wake = play->down = play->up = times;
+    play->prepare = play->sleep = play->wake = play->down = play->up = times;
     status = bench_fail(play->run, turns_do(play));
     tg_memory_close(play->memory);
     return status == 0 ? rows_add(play) : status;
@@ -196,7 +209,8 @@ static int kind_measure(struct bench_run *run, enum kind kind, void *plain) {
     return status;
 }
 
-static int host_measure(struct bench_run *run) {
+/* Kinds from `first` to `last`, beside copies to and from the same host memory. */
+static int host_measure(struct bench_run *run, enum kind first, enum kind last) {
     struct tg_hostmem *plain;
     struct tg_hostmem_info info;
     int status = tg_hostmem_alloc(run->tenant, "plain", run->size_bytes, &plain);
@@ -207,10 +221,8 @@ static int host_measure(struct bench_run *run) {
     if (status == 0)
         status = tg_hostmem_pin(plain, run->device);
     tg_hostmem_info(plain, &info);
-    if (status == 0)
-        status = kind_measure(run, KIND_FIRST, info.bytes);
-    if (status == 0)
-        status = kind_measure(run, KIND_LATER, info.bytes);
+    for (unsigned kind = first; kind <= last && status == 0; kind++)
+        status = kind_measure(run, (enum kind)kind, info.bytes);
     (void)bench_fail(run, status);
     tg_hostmem_free(plain);
     return status;
@@ -219,5 +231,9 @@ static int host_measure(struct bench_run *run) {
 int bench_sleep(struct bench_run *run) {
     int status = kind_measure(run, KIND_NONE, NULL);
 
-    return status == 0 ? host_measure(run) : status;
+    return status == 0 ? host_measure(run, KIND_FIRST, KIND_LATER) : status;
+}
+
+int bench_prepared(struct bench_run *run) {
+    return host_measure(run, KIND_PREPARED, KIND_PREPARED);
 }

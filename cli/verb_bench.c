@@ -26,7 +26,7 @@ static const struct bench {
     {"sleep", bench_sleep, 2, NULL},
     {"handover", bench_handover, 0, NULL},
     {"malloc", bench_malloc, 0, NULL},
-    {"prepared", NULL, 0, "the library cannot yet make host copies ahead of the first sleep"},
+    {"prepared", bench_prepared, 2, NULL},
     {"repack", NULL, 0, "the library cannot yet give back parts of chunks"},
     {"offload", NULL, 0, "it is the Python package's: see bench/card/offload.py"},
 };
@@ -68,7 +68,8 @@ static const struct option_table table = {
             "  sleep     tags sleep and wake, without backup and with one on the host\n"
             "  handover  one tenant sleeps, another one wakes; reserving in the ledger\n"
             "  malloc    blocks come and go\n"
-            "  prepared, repack, offload   not measured here: the table says why\n\n"
+            "  prepared  tags sleep into host memory that was made before\n"
+            "  repack, offload   not measured here: the table says why\n\n"
             "Without a NAME all of them. The device memory that a run takes, others see as the\n"
             "tenant 'bench'.\n"
             "Exit status: 0 measured; 1 the device or the library refused; 2 it could not begin,\n"

@@ -50,13 +50,18 @@ def rows_of_peer(one, bench):
     return rows
 
 
+def row_of_ours(one):
+    name = f"tidegate {one['bench']}, {one['what']}"
+    if one["value"] is None:
+        return no_row(name, one["reason"])
+    return row(name, one["unit"], one["value"]["median"], None,
+               {"value": one["value"], "limit": one["limit"], "share_of_limit": one["ratio"]})
+
+
 def rows_of_ours(bench):
     if "reason" in bench:
-        return [no_row("tidegate bench sleep", bench["reason"])]
-    return [row(f"tidegate, {one['what']}", "GiB/s", one["value"]["median"], None,
-                {"value": one["value"], "limit": one["limit"], "share_of_limit": one["ratio"]})
-            if one["value"] is not None else no_row(f"tidegate, {one['what']}", one["reason"])
-            for one in bench["rows"]]
+        return [no_row("tidegate bench", bench["reason"])]
+    return [row_of_ours(one) for one in bench["rows"]]
 
 
 def rows_of(seen, bench):

@@ -146,8 +146,8 @@ def test_over_the_driver_that_stands_in(request, library, tmp_path):
     assert done.returncode == 0, done.stderr
     body = json.loads(next((tmp_path / "made").glob("peers-*.json")).read_text())
     rows = by_name(body["rows"])
-    assert rows["tidegate, host, later, 20 MiB blocks: wake"]["value"] > 0
-    assert "--size" in rows["tidegate, host, later, 1 GiB blocks"]["reason"]
+    assert rows["tidegate sleep, host, later, 20 MiB blocks: wake"]["value"] > 0
+    assert "--size" in rows["tidegate sleep, host, later, 1 GiB blocks"]["reason"]
     peers = [row for name, row in rows.items() if not name.startswith("tidegate")]
     assert len(peers) == 10 and all(row["value"] is None for row in peers)
     assert rows["torch offload, pinned, 20 MiB blocks"]["reason"] == \
@@ -172,7 +172,7 @@ def test_lost_content_fails_the_run(toys, tmp_path):
     assert done.returncode == 0, done.stderr + done.stdout
     body = json.loads(next((tmp_path / "good").glob("peers-*.json")).read_text())
     rows = by_name(body["rows"])
-    assert "none" in rows["tidegate bench sleep"]["reason"]
+    assert "none" in rows["tidegate bench"]["reason"]
     for peer in ("torch_memory_saver, host, kept", "torch offload, pinned",
                  "driver checkpoint, host"):
         assert rows[f"{peer}, 20 MiB blocks: out, first"]["value"] > 0
@@ -215,8 +215,9 @@ def test_torch_peers(toys, peer, kind):
 
 def bench_object():
     """What `tidegate bench` says of one row."""
-    return {"rows": [{"what": "host, later, 20 MiB blocks: sleep", "reason": None, "ratio": 0.96,
-                      "value": {"median": 48.0}, "limit": {"median": 50.0, "what": "a copy"}}]}
+    return {"rows": [{"bench": "sleep", "what": "host, later, 20 MiB blocks: sleep", "reason": None,
+                      "unit": "GiB/s", "value": {"median": 48.0}, "ratio": 0.96,
+                      "limit": {"median": 50.0, "what": "a copy"}}]}
 
 
 def peer_object(**more):
@@ -235,7 +236,7 @@ def test_rates_stand_beside_limit_and_ours(capsys):
     assert first["raw"]["limit_gib_s"] is None and first["raw"]["share_of_limit"] is None
     assert later["raw"]["share_of_limit"] == [0.2, 0.2]
     assert later["raw"]["tidegate_gib_s"] == 48.0
-    assert rows["tidegate, host, later, 20 MiB blocks: sleep"]["value"] == 48.0
+    assert rows["tidegate sleep, host, later, 20 MiB blocks: sleep"]["value"] == 48.0
 
 
 def test_peers_that_fail_have_a_reason(capsys, tmp_path):
