@@ -56,6 +56,15 @@ class Start:
 
         return first
 
+    def begins_with(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Where the first look was not seen, the start-up begins here."""
+        @functools.wraps(original)
+        def late(*arguments: Any, **named: Any) -> Any:
+            self.begin()
+            return original(*arguments, **named)
+
+        return late
+
     def ends_with(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The last call of a start-up."""
         @functools.wraps(original)

@@ -4,7 +4,6 @@ meanwhile. From its first look at the card to the end of the model runner's star
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 from typing import Any, Callable, Optional
 
@@ -31,12 +30,4 @@ def install(module: ModuleType) -> None:
 
 
 def _last(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Where the first look was not seen, the start-up begins here."""
-    inner = start.ends_with(original)
-
-    @functools.wraps(original)
-    def last(*arguments: Any, **named: Any) -> Any:
-        start.begin()
-        return inner(*arguments, **named)
-
-    return last
+    return start.begins_with(start.ends_with(original))

@@ -86,15 +86,7 @@ def _step(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Where the first look was not seen, the start-up begins here."""
-    inner = _step(original)
-
-    @functools.wraps(original)
-    def load(*arguments: Any, **named: Any) -> Any:
-        start.begin()
-        return inner(*arguments, **named)
-
-    return load
+    return start.begins_with(_step(original))
 
 
 def _sleep(original: Callable[..., Any]) -> Callable[..., Any]:
