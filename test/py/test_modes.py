@@ -11,6 +11,7 @@ import types
 import pytest
 
 from tidegate import errors, locks, modes, seams
+from tidegate.compat import engine_process
 
 
 @pytest.fixture(autouse=True)
@@ -134,6 +135,23 @@ def test_a_kept_replacement_passes_the_call_on_when_off(program):
     assert kept(3, force=True) == ("ours", 3, True)
     modes.off()
     assert kept(3, force=True) == ("theirs", 3, True)
+
+
+def test_an_engines_method_is_replaced_once_and_passes_on_when_off():
+    class Worker:
+        def sleep(self):
+            return ["theirs"]
+
+    def around(original):
+        return lambda self: ["ours", *original(self)]
+
+    modes.set_mode("on")
+    for _ in range(2):
+        engine_process.replace_method("sleep", Worker, "sleep", around)
+    kept = Worker.sleep
+    assert Worker().sleep() == ["ours", "theirs"]
+    modes.off()
+    assert kept(Worker()) == Worker().sleep() == ["theirs"]
 
 
 def test_a_replacement_has_name_signature_and_documentation(program):

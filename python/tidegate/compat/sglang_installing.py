@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Callable, Iterator, List, Tuple
 
 from .. import arrivals, library, modes, seams
-from . import sglang_process, sglang_scheduler, sglang_start, torch_memory_saver
+from . import engine_process, sglang_process, sglang_scheduler, sglang_start, torch_memory_saver
 
 ADAPTER = "sglang.srt.utils.torch_memory_saver_adapter"
 MIXIN = "sglang.srt.managers.scheduler_update_weights_mixin"
@@ -80,9 +80,8 @@ def _install_adapter(module: ModuleType) -> None:
         _install_saver(module)
     real = module._TorchMemorySaverAdapterReal
     for name in ("region", "pause", "resume"):
-        original = getattr(real, name)
         around = _announcing if name == "region" else sglang_process.measuring
-        _install(module, real, name, modes.passing(original, around(original)))
+        engine_process.replace_method(f"sglang: {module.__name__}.{name}", real, name, around)
 
 
 def _install_saver(module: ModuleType) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Callable
 from .. import card, modes, observing
 from . import engine_process
 
+
 def version() -> str:
     """SGLang's, "" if it does not say."""
     import importlib.metadata

@@ -19,8 +19,8 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Tuple
 
-from .. import errors, modes, patience, seams
-from . import torch_memory_saver
+from .. import errors, patience, seams
+from . import engine_process, torch_memory_saver
 
 Way = Callable[[Any, Any], Any]
 
@@ -48,12 +48,10 @@ def install(module: ModuleType) -> None:
         "release_memory_occupation": module.ReleaseMemoryOccupationReqOutput,
         "resume_memory_occupation": module.ResumeMemoryOccupationReqOutput}
     for name, answer in answers.items():
-        key = f"sglang: {module.__name__}.{name}"
-        if seams.find(key) is None:
-            original = getattr(mixin, name)
-            ours = _repeatable(original, answer, tuple(module.GPU_MEMORY_ALL_TYPES),
-                               name.startswith("release"))
-            seams.install_attribute(key, mixin, name, modes.passing(original, ours))
+        around = functools.partial(_repeatable, answer=answer,
+                                   all_tags=tuple(module.GPU_MEMORY_ALL_TYPES),
+                                   is_release=name.startswith("release"))
+        engine_process.replace_method(f"sglang: {module.__name__}.{name}", mixin, name, around)
 
 
 def install_loop(module: ModuleType) -> None:

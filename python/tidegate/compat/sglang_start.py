@@ -7,8 +7,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from .. import card, modes, seams
-from . import engine_start
+from .. import card
+from . import engine_process, engine_start
 
 
 def _device() -> Optional[str]:
@@ -23,10 +23,7 @@ def install(module: ModuleType) -> None:
     """Around what measures first, and what ends."""
     runner = module.ModelRunner
     for name, around in (("init_torch_distributed", start.begins_after), ("initialize", _last)):
-        key = f"sglang: {module.__name__}.{name}"
-        if seams.find(key) is None:
-            original = getattr(runner, name)
-            seams.install_attribute(key, runner, name, modes.passing(original, around(original)))
+        engine_process.replace_method(f"sglang: {module.__name__}.{name}", runner, name, around)
 
 
 def _last(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,8 +10,8 @@ import time
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Sequence, TypeVar
 
-from .. import figures, modes, observing, seams
-from . import vllm_process
+from .. import figures, observing, seams
+from . import engine_process, vllm_process
 
 SLEEP = "vllm sleep"
 WAKE = "vllm wake_up"
@@ -25,10 +25,7 @@ def install(module: ModuleType) -> None:
     """Around vLLM's own, which does what it always does."""
     for name, around in (("sleep", _around_sleep), ("wake_up", _around_wake)):
         key = f"vllm: {module.__name__}.CuMemAllocator.{name}"
-        if seams.find(key) is None:
-            original = getattr(module.CuMemAllocator, name)
-            seams.install_attribute(key, module.CuMemAllocator, name,
-                                    modes.passing(original, around(original)))
+        engine_process.replace_method(key, module.CuMemAllocator, name, around)
 
 
 def _around_sleep(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Callable, Optional
 
 from .. import card, modes, seams, tenancy
-from . import engine_start
+from . import engine_process, engine_start
 
 FIRST = "init_worker_distributed_environment"  # the look follows it
 STEPS = ("init_device", "load_model", "determine_available_memory", "initialize_from_config")
@@ -45,7 +45,8 @@ def install(module: ModuleType) -> None:
                "sleep": _sleep}
     for name, around in arounds.items():
         if name in vars(module.Worker):
-            _replace_method(module, name, around)
+            key = f"vllm: {module.__name__}.Worker.{name}"
+            engine_process.replace_method(key, module.Worker, name, around)
         else:
             missing.append(name)
     if missing:
@@ -53,22 +54,11 @@ def install(module: ModuleType) -> None:
                         "happens there is not marked for peers")
 
 
-Around = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def _replace_function(module: ModuleType, name: str, around: Around) -> None:
+def _replace_function(module: ModuleType, name: str, around: engine_process.Around) -> None:
     key = f"vllm: {module.__name__}.{name}"
     if seams.find(key) is None:
         original = getattr(module, name)
         seams.install_function(key, original, modes.passing(original, around(original)))
-
-
-def _replace_method(module: ModuleType, name: str, around: Around) -> None:
-    key = f"vllm: {module.__name__}.Worker.{name}"
-    if seams.find(key) is None:
-        original = getattr(module.Worker, name)
-        seams.install_attribute(key, module.Worker, name,
-                                modes.passing(original, around(original)))
 
 
 # ---- around vLLM's calls ------------------------------------------------------------------------
