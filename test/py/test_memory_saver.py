@@ -136,6 +136,35 @@ print(json.dumps(said.getvalue().splitlines()))
     assert len(EXAMPLE.read_text().splitlines()) <= 40
 
 
+def test_what_is_no_tag_is_refused_and_nothing_changes(tell):
+    """Passed over, it would leave the caller to believe that its tag is paused."""
+    assert tell("""
+with saver.region("5"):
+    kept = world.Tensor(2 * MIB)
+said = {told(lambda: call(bad)) for call in (saver.pause, saver.resume, module.state)
+        for bad in (5, True, b"5", ["5"], ("5",), {"5"}, 1.5)}
+said |= {told(lambda: saver.get_cpu_backup(bad)) for bad in (None, 5, "5", [kept])}
+print(json.dumps([sorted(said), state(kept)]))
+""") == [["BadValue"], "awake"]
+
+
+def test_disable_inside_ordinary_memory_leaves_it_ordinary(tell):
+    """Whoever says "interesting" inside disable() speaks of what is inside it, and what was said
+    around it holds again at its end."""
+    assert tell("""
+symbols = module._Symbols()
+with saver.region("a"):
+    symbols.tms_set_interesting_region(False)
+    with saver.disable():
+        symbols.tms_set_interesting_region(True)
+        inner = symbols.tms_get_interesting_region()
+    outer = symbols.tms_get_interesting_region()
+    symbols.tms_set_interesting_region(True)
+    tensor = world.Tensor(2 * MIB)
+print(json.dumps([inner, outer, pools.is_inside(), state(tensor), len(world._threads.pools)]))
+""") == [False, False, False, "awake", 0]
+
+
 def test_disabled_is_not_interesting(tell):
     assert tell("""
 with saver.region("weights"):

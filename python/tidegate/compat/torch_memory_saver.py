@@ -45,10 +45,14 @@ _state = _State()
 _threads = _Threads()
 
 
-def _own_name(tag: str, is_kept: bool) -> str:
-    """The name of our tag. What is no name here becomes one of its digest."""
+def _check_tag(tag: Any) -> None:
     if not isinstance(tag, str):
         raise errors.BadValue(0, f"tag={tag!r}: a string")
+
+
+def _own_name(tag: str, is_kept: bool) -> str:
+    """The name of our tag. What is no name here becomes one of its digest."""
+    _check_tag(tag)
     if _PLAIN.fullmatch(tag) is None:
         tag = "tms-" + hashlib.sha256(tag.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return tag + _KEPT if is_kept else tag
@@ -58,6 +62,7 @@ def _own_names(tag: Optional[str]) -> List[str]:
     """Those that there are; a tag that nobody allocated in has none."""
     if tag is None:
         return [name for names in list(_state.names.values()) for name in names]
+    _check_tag(tag)
     return list(_state.names.get(tag, ()))
 
 
@@ -148,8 +153,12 @@ class TorchMemorySaver:
     @contextlib.contextmanager
     def disable(self, dispose_mem_pool_after_use: bool = True) -> Iterator[None]:
         """Ordinary memory inside a region. Outside of regions it is that already."""
-        with pools.outside(dispose=dispose_mem_pool_after_use):
-            yield
+        outer_left, _threads.left = _threads.left, None
+        try:
+            with pools.outside(dispose=dispose_mem_pool_after_use):
+                yield
+        finally:
+            _threads.left = outer_left
 
     def pause(self, tag: Optional[str] = None) -> None:
         """Puts a tag (None: all) to sleep; what sleeps is left alone. Raises TidegateError; nothing
@@ -204,7 +213,7 @@ class TorchMemorySaver:
     def get_cpu_backup(self, x: Any, zero_copy: bool = False) -> Any:
         """The content of a tensor whose tag is paused, on the CPU; None while it is not. With
         zero_copy it must not be written, and ends with the pause."""
-        if not x.is_contiguous():
+        if not hasattr(x, "is_contiguous") or not x.is_contiguous():
             raise errors.BadValue(0, "get_cpu_backup takes a contiguous tensor")
         tag = pools.tag_at(x.data_ptr())
         if tag is None:
