@@ -21,11 +21,12 @@ the child. Threads take turns. What was pinned for one card serves that card alo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
 import weakref
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from . import devices, errors, hostmem, library, seams, shortage, tenancy, torch_storages
 from .locks import ForkSafeLock
@@ -40,9 +41,9 @@ class Place:
     that stands for one."""
 
     def __init__(self, torch: Any, uri: str) -> None:
-        number = re.fullmatch(r"cuda:(\d+)", uri)
         self.torch = torch
         self.device = devices.device(uri)
+        number = re.fullmatch(r"cuda:(\d+)", uri)
         self.is_card = number is not None
         self.where = torch.device(uri if number else "cpu")
         self.tenant = tenancy.tenant(self.device)
@@ -116,10 +117,7 @@ class HostCopies:
         Raises HostMemory (the node's budget: nothing was taken), BadValue (a tensor without plain
         bytes, or of another card), DeviceFailed, Forked."""
         with self._lock:
-            receipt, moved = self._offload(tensors)
-            if hold:
-                self._away.update((id(tensor), tensor) for tensor in moved)
-            return receipt
+            return self._offload(tensors, hold)
 
     def load(self, tensors: Optional[Iterable[Any]] = None) -> Receipt:
         """Moves tensors to the card: these, or None: all that offload has moved. What is there
@@ -128,7 +126,9 @@ class HostCopies:
         Raises TidegateWouldNotFit with the account of who holds the card (every tensor is on the
         host as before), BadValue, DeviceFailed, Forked."""
         with self._lock:
-            wanted = list(self._away.values()) if tensors is None else list(tensors)
+            torch = self._begin()
+            wanted = (list(self._away.values()) if tensors is None else
+                      torch_storages.listed(torch, tensors))
             receipt = self._load(wanted)
             for tensor in wanted:
                 self._away.pop(id(tensor), None)
@@ -148,7 +148,7 @@ class HostCopies:
         is the caller's until he drops it. What they hold is undefined. Raises as offload."""
         with self._lock:
             torch = self._begin()
-            wanted = list(tensors)
+            wanted = torch_storages.listed(torch, tensors)
             if self._place is None and wanted:
                 self._place = _place_of(torch, wanted)
             sizes = [tensor.numel() * tensor.element_size() for tensor in wanted]
@@ -162,10 +162,14 @@ class HostCopies:
 
     def copy(self, pairs: Iterable[Tuple[Any, Any]]) -> None:
         """From the second into the first of each pair, which `like` has made, and waits for it all.
-        Raises DeviceFailed, Forked."""
+        Raises BadValue, DeviceFailed, Forked."""
         with self._lock:
             torch, place = self._begin(), self._place
-            with torch.no_grad(), _device_errors(torch):
+            pairs = list(pairs) if isinstance(pairs, Iterable) else [pairs]
+            if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+                raise errors.BadValue(0, "copy takes pairs of tensors: (to, from)")
+            torch_storages.listed(torch, [tensor for pair in pairs for tensor in pair])
+            with torch.no_grad(), _device_errors(place):
                 for to, of in pairs:
                     to.copy_(of.data, non_blocking=True)
                 if place is not None:
@@ -226,7 +230,7 @@ class HostCopies:
         address = local.untyped_storage().data_ptr()
         return any(slab.mapping.has(address) for slab in self._slabs)
 
-    def _offload(self, tensors: Iterable[Any]) -> Tuple[Receipt, List[Any]]:
+    def _offload(self, tensors: Iterable[Any], hold: bool) -> Receipt:
         begun = time.monotonic()
         torch = self._begin()
         moving = self._there(torch, tensors)
@@ -234,10 +238,10 @@ class HostCopies:
         size = sum(group.size_bytes for group in groups)
         place, phases = self._place, {}
         if place is None or not moving:
-            return self._receipt("offload", size, begun, {}), moving
+            return self._receipt("offload", size, begun, {})
         before = place.allocated()
         changes = [_emptied(torch, tensor, "cpu") for tensor in empty]
-        with torch.no_grad(), _device_errors(torch):
+        with self._held(moving if hold else []), torch.no_grad(), _device_errors(place):
             place.wait()
             phases["drain"] = time.monotonic() - begun
             if groups:
@@ -247,7 +251,20 @@ class HostCopies:
         changes.clear()
         groups.clear()
         gained = size if before is None else before - (place.allocated() or 0)
-        return self._receipt("offload", size, begun, phases, gained), moving
+        return self._receipt("offload", size, begun, phases, gained)
+
+    @contextlib.contextmanager
+    def _held(self, moving: List[Any]) -> Iterator[None]:
+        """load() will bring them; after a failure those that were moved all the same, by a Ctrl-C
+        that came behind it."""
+        self._away.update((id(tensor), tensor) for tensor in moving)
+        try:
+            yield
+        except BaseException:
+            for tensor in moving:
+                if self._is_there(tensor):
+                    self._away.pop(id(tensor), None)
+            raise
 
     def _copy_out(self, groups: List[Group], changes: List[Change],
                   phases: Dict[str, float]) -> None:
@@ -304,7 +321,7 @@ class HostCopies:
         storages: List[Any] = []
         changes = [_emptied(torch, tensor, place.where) for tensor in empty]
         try:
-            with torch.no_grad(), _device_errors(torch):
+            with torch.no_grad(), _device_errors(place):
                 storages = self._storages(place, groups, size)
                 phases["map"] = time.monotonic() - begun
                 changes += _copied_in(place, groups, storages)
@@ -402,15 +419,18 @@ def _emptied(torch: Any, tensor: Any, where: Any) -> Change:
 
 
 class _device_errors:
-    """What torch says of the device, as the package's own exception."""
+    """What torch says of the device, as the package's own exception. After Ctrl-C, which may have
+    come in the place of a wait, no copy is under way either."""
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
+    def __init__(self, place: Optional[Place]) -> None:
+        self._place = place
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: Any, problem: Any, trace: Any) -> None:
+        if problem is not None and not isinstance(problem, Exception) and self._place is not None:
+            self._place.wait()
         if isinstance(problem, RuntimeError) and not isinstance(problem, errors.TidegateError):
             text = str(problem).split("\n")[0]
             raise errors.DeviceFailed(errors.CODES["TG_EDEVICE"],

@@ -52,13 +52,24 @@ def _is_distributed(tensor: Any) -> bool:
     return hasattr(tensor, "_local_tensor") and hasattr(tensor, "_spec")
 
 
-def checked(torch: Any, tensors: Iterable[Any]) -> List[Any]:
-    """Each tensor once. Raises BadValue for what has no plain bytes, before anything is done."""
-    found = list({id(tensor): tensor for tensor in tensors}.values())
+def listed(torch: Any, tensors: Iterable[Any]) -> List[Any]:
+    """The tensors that a caller gives. Raises BadValue for what is none; also for one alone, of
+    which rows would be taken."""
+    if isinstance(tensors, torch.Tensor) or not isinstance(tensors, Iterable):
+        raise BadValue(0, f"{type(tensors).__name__} is no list of tensors: give several, such as "
+                          "model.parameters(), or [tensor]")
+    found = list(tensors)
     for tensor in found:
         if not isinstance(tensor, torch.Tensor):
             raise BadValue(0, f"{type(tensor).__name__} is no tensor: give tensors, such as "
                               "model.parameters() and those of the optimizer's state")
+    return found
+
+
+def checked(torch: Any, tensors: Iterable[Any]) -> List[Any]:
+    """Each tensor once. Raises BadValue for what has no plain bytes, before anything is done."""
+    found = list({id(tensor): tensor for tensor in listed(torch, tensors)}.values())
+    for tensor in found:
         local = local_of(tensor)
         why = _unfit(torch, local)
         if why:
@@ -118,17 +129,19 @@ def changes_to(torch: Any, group: Group, storage: Any) -> List[Change]:
 
 def apply(changes: List[Change]) -> None:
     """All of them or none. Raises BadValue for a tensor that torch does not let go elsewhere."""
-    done: List[Change] = []
+    begun: List[Change] = []
     try:
         for change in changes:
+            begun.append(change)
             _point(change.tensor, change.after)
-            done.append(change)
     except BaseException as problem:
-        for change in reversed(done):
+        # What torch refuses is as before. Ctrl-C comes when the last one may have been moved.
+        refused = begun.pop() if isinstance(problem, Exception) else None
+        for change in reversed(begun):
             _point(change.tensor, change.before)
-        if isinstance(problem, RuntimeError):
-            raise BadValue(0, f"a {type(changes[len(done)].tensor).__name__} cannot be moved in "
-                              f"place: {problem}") from problem
+        if isinstance(problem, RuntimeError) and refused is not None:
+            raise BadValue(0, f"a {type(refused.tensor).__name__} cannot be moved in place: "
+                              f"{problem}") from problem
         raise
 
 

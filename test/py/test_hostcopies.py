@@ -157,3 +157,82 @@ answer(out=out, back=back, size=copies.size_bytes, where=here(tensors))
         assert said == "DeviceFailed: torch cannot copy: CUDA error: an illegal memory access"
         assert is_same
     assert seen["size"] == 4032 + 128 and seen["where"] == ["cuda:0"] * 2
+
+
+def test_what_is_no_list_of_tensors_is_refused_and_nothing_moves(on_card):
+    """One tensor alone too: its rows would be moved, and it would stay."""
+    seen = on_card("""
+tensor, copies = full(10), tidegate.HostCopies("model")
+torch.Tensor.__iter__ = lambda self: iter([full(1), full(1)])
+kinds = set()
+for bad in (5, None, tensor, "abc", [5], [None], [[tensor]], {"a": tensor}):
+    for call in (copies.offload, copies.prepare, copies.like, copies.copy,
+                 *([] if bad is None else [copies.load])):
+        kinds.add(refused(call, bad).split(":")[0])
+kinds.add(refused(copies.copy, [(tensor, 5)]).split(":")[0])
+kinds.add(refused(lambda: tidegate.HostCopies("model", device=5)).split(":")[0])
+answer(kinds=sorted(kinds), where=str(tensor.device), size=copies.size_bytes,
+       alone=refused(copies.offload, tensor))
+""")
+    assert seen["kinds"] == ["BadValue"]
+    assert (seen["where"], seen["size"]) == ("cuda:0", 0)
+    assert seen["alone"] == ("BadValue: Tensor is no list of tensors: give several, such as "
+                             "model.parameters(), or [tensor]")
+
+
+def test_ctrl_c_at_any_line_loses_nothing(on_card):
+    """Of offload and of load, one line after the other, until one run has gone through: then all
+    is loaded, and every byte is there; also after another offload, which takes no memory that a
+    tensor still looks into."""
+    seen = on_card("""
+from tidegate import hostcopies, torch_storages
+FILES = {hostcopies.__file__, torch_storages.__file__}
+
+def interrupted(call, after):
+    "Calls; at the line of this number Ctrl-C comes. Whether it came."
+    left = [after]
+    def trace(frame, event, _):
+        if frame.f_code.co_filename not in FILES:
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return left[0] <= 0
+
+bad, count = [], {}
+for name in ("offload", "load"):
+    for after in range(1, 2000):
+        tensors = [full(1000), full(33), full(0), full(7)]
+        content = [tensor.tobytes() for tensor in tensors]
+        copies = tidegate.HostCopies("model")
+        call = lambda: copies.offload(tensors)
+        if name == "load":
+            copies.offload(tensors)
+            call = copies.load
+        came = interrupted(call, after)
+        others = [full(1000), full(500)]
+        copies.offload(others)
+        for one in others:
+            one.storage.view[:] = bytes(len(one.storage.view))
+        same = [tensor.tobytes() for tensor in tensors] == content
+        copies.load()
+        same = same and [tensor.tobytes() for tensor in tensors] == content
+        if not same or here(tensors) != ["cuda:0"] * 4:
+            bad.append([name, after, here(tensors)])
+        copies.close()
+        if not came:
+            count[name] = after
+            break
+answer(bad=bad, count=count, used=card.allocated["cuda:0"])
+""")
+    assert seen["bad"] == []
+    assert min(seen["count"].values()) > 50
