@@ -86,7 +86,7 @@ def _rows() -> List[Feature]:
                 ENGINE_VERSIONS["sglang"][0], where=f"enable_memory_saver=True, {_ONE_GPU}"),
         Feature(_SLEEP, REFUSED, "its allocator is not known", "vllm",
                 until=ENGINE_VERSIONS["vllm"][0]),
-        Feature(_SLEEP, WORKS, "over vLLM's own modules; not yet run with the engine", "vllm",
+        Feature(_SLEEP, WORKS, "run with 0.24.0 on one card", "vllm",
                 ENGINE_VERSIONS["vllm"][0], where="enable_sleep_mode=True"),
         Feature("reclaim, tag, prepare, sleep, wake, step, HostCopies from Python", WORKS),
         Feature("all of it on ROCm, NPU and CPU", REFUSED,
