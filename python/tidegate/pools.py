@@ -54,17 +54,15 @@ class _Route:
         self.pool = pool
         self._torch = torch
         self._index = index
-        self._way: Any = None
+        self._way = contextlib.ExitStack()
 
     def begin(self) -> None:
-        way = self._torch.cuda.use_mem_pool(self.pool, device=self._index)
-        way.__enter__()
-        self._way = way
+        """Twice is once, as with end."""
+        self.end()
+        self._way.enter_context(self._torch.cuda.use_mem_pool(self.pool, device=self._index))
 
     def end(self) -> None:
-        way, self._way = self._way, None
-        if way is not None:
-            way.__exit__(None, None, None)
+        self._way.close()
 
 
 class _Threads(threading.local):
@@ -150,24 +148,30 @@ def _without_expandable(torch: Any, pool: Any) -> Iterator[None]:
 
 # ---- routes -------------------------------------------------------------------------------------
 
+def _leave(routes: List[_Route], route: _Route, outer: Optional[_Route]) -> None:
+    """Twice is once. In a child that was forked inside, `routes` is empty: it is in none."""
+    if route in routes:
+        routes.remove(route)
+    route.end()
+    if outer is not None and outer in routes:
+        outer.begin()
+
+
 @contextlib.contextmanager
 def _routed(route: _Route) -> Iterator[None]:
     routes = _threads.routes
     outer = routes[-1] if routes else None
-    if outer is not None:
-        outer.end()
     try:
-        route.begin()
-        routes.append(route)
         try:
+            if outer is not None:
+                outer.end()
+            route.begin()
+            routes.append(route)
             yield
         finally:
-            if route in routes:  # not in a child that was forked inside: it is in none
-                routes.remove(route)
-            route.end()
+            _leave(routes, route, outer)
     finally:
-        if outer is not None and outer in routes:
-            outer.begin()
+        _leave(routes, route, outer)  # where Ctrl-C came in the place of the first
 
 
 @contextlib.contextmanager

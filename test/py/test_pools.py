@@ -88,6 +88,49 @@ print(json.dumps([pools.tag_at(inner.data_ptr()).name, outer.data_ptr(), pools.i
 """) == ["a", 0, False]
 
 
+def test_ctrl_c_at_any_line_leaves_the_thread_in_no_region(tell):
+    """Of regions inside each other, one line after the other: what is allocated after it is
+    ordinary memory, and a region has what is allocated in it."""
+    seen = tell("""
+def nested():
+    with pools.region("a"):
+        with pools.outside(), pools.region("b"):
+            world.Tensor(2 * MIB)
+        with pools.region("b"):
+            world.Tensor(2 * MIB)
+def interrupted(after):
+    left = [after]
+    def trace(frame, event, _):
+        if frame.f_code.co_filename != pools.__file__:
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+    sys.settrace(trace)
+    try:
+        nested()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return left[0] <= 0
+bad, after = [], 1
+while interrupted(after):
+    plain = world.Tensor(2 * MIB)
+    with pools.region("c"):
+        tagged = world.Tensor(2 * MIB)
+    if (pools.is_inside() or world._threads.pools or plain.data_ptr()
+            or pools.tag_at(tagged.data_ptr()).name != "c"):
+        bad.append(after)
+        break
+    after += 1
+print(json.dumps([bad, after]))
+""", standin="capacity=1GiB,context=0")
+    assert seen[0] == [] and seen[1] > 100
+
+
 def test_threads_are_in_no_region_of_another_and_share_a_tag(tell):
     assert tell("""
 got = []
