@@ -127,6 +127,22 @@ TG_API TG_MUST_USE int tg_memory_wake_try(struct tg_memory *memory, const char *
                                           uint32_t wait_ms, struct tg_receipt *receipt);
 TG_API void tg_memory_wake_end(struct tg_memory *memory, int publish);
 
+/* Gives back what awake packed tags (NULL: all) have of chunks without using it: pieces that were
+ * freed inside large ones. What is live there is moved to smaller chunks at the same addresses,
+ * with its content, where that is worth it: at most four times the bytes are moved that are gained.
+ * Takes as much free memory for a moment as is live in a chunk; where that is not to be had, the
+ * chunk stays, and the receipt says so. Each chunk is moved whole or not at all.
+ *
+ * A quiet section: from the call until it returns nobody gives the device any work. It waits (at
+ * most wait_ms) for what was given before; allocs in these tags answer TG_EASLEEP meanwhile.
+ *
+ * The receipt: gained_bytes what was given back, copied_bytes what was moved. Errors: -ENOENT,
+ * -EINVAL, -EALREADY, TG_EBUSY, TG_ESTARTING (as sleep), -ENOMEM, TG_EBROKEN, TG_EFORKED, the
+ * device's: chunks that were moved before stay so, the rest is as it was; where the device then
+ * refuses to map a chunk again, its tag is asleep, and tg_memory_wake tries it once more. */
+TG_API TG_MUST_USE int tg_memory_repack(struct tg_memory *memory, const char *tags,
+                                        uint32_t wait_ms, struct tg_receipt *receipt);
+
 /* The block in which an address lies, and its tag. Any of the outputs may be NULL. Errors: -EINVAL
  * (it lies in none). */
 TG_API TG_MUST_USE int tg_memory_find(struct tg_memory *memory, const void *addr,

@@ -18,13 +18,13 @@ from .library import VERSION as __version__
 from .modes import mode, off, set_mode
 from .receipts import Receipt
 from .reclaiming import reclaim
-from .tags import prepare, sleep, tag, wake
+from .tags import prepare, repack, sleep, tag, wake
 from .tenancy import starting, status
 from .watching import step
 
 __all__ = [
     "BadValue", "Busy", "DeviceFailed", "Forked", "HostCopies", "HostMemory", "LedgerFailed",
     "LibraryMissing", "NoDevice", "Receipt", "TidegateError", "TidegateWouldNotFit", "TorchMissing",
-    "TorchTooOld", "UnknownTag", "__version__", "mode", "off", "prepare", "reclaim", "set_mode",
-    "sleep", "starting", "status", "step", "tag", "wake",
+    "TorchTooOld", "UnknownTag", "__version__", "mode", "off", "prepare", "reclaim", "repack",
+    "set_mode", "sleep", "starting", "status", "step", "tag", "wake",
 ]

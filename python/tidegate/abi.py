@@ -233,6 +233,7 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_tag_info": (None, (c_void_p, POINTER(tg_tag_info))),
     "tg_tag_alloc": (c_int, (c_void_p, c_uint64, POINTER(c_void_p))),
     "tg_memory_free": (c_int, (c_void_p, c_void_p, c_void_p)),
+    "tg_memory_repack": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
     "tg_memory_sleep": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
     "tg_memory_sleep_drop": (c_int, (c_void_p, c_char_p, c_char_p, c_uint32,
                                      POINTER(tg_receipt))),

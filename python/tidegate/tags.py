@@ -264,7 +264,7 @@ def _move(operation: str, names: Names, timeout: Optional[float], drop: Names = 
         return Receipt("done", 0, operation=operation)
     wanted = _names(memory, names)
     named: List[Optional[bytes]] = [None if names is None else _listed(wanted)]
-    function = "tg_memory_wake"
+    function = f"tg_memory_{operation}"
     if operation == "sleep":
         function = "tg_memory_sleep_drop"
         named.append(_listed(_names(memory, drop)) or None)
@@ -313,6 +313,17 @@ def wake(tags: Names = None, *, timeout: Optional[float] = 20.0) -> Receipt:
     seconds (None: no limit). Raises TidegateWouldNotFit with the account of who holds it,
     UnknownTag, Busy, DeviceFailed; all tags sleep as before then."""
     return _move("wake", tags, timeout)
+
+
+def repack(tags: Names = None, *, timeout: Optional[float] = 10.0) -> Receipt:
+    """Gives back what awake packed tags (None: all) have of large chunks without using it: what is
+    live there is moved to smaller ones, at the same addresses, where at most four times the bytes
+    are moved that are gained. timeout: seconds for the device's work so far; None: no limit. The
+    caller promises that until it returns nobody gives the device any work. gained_bytes: what was
+    given back; copied_bytes: what was moved.
+
+    Raises UnknownTag, Busy, DeviceFailed; each chunk is moved whole or not at all."""
+    return _move("repack", tags, timeout)
 
 
 def chosen(names: Names) -> List[str]:

@@ -59,10 +59,6 @@ static int clean(struct making *making) {
 
 /* ---- new memory ------------------------------------------------------------------------------ */
 
-static bool is_short(int status) {
-    return status == TG_ENOFIT || status == TG_ENEVERFITS || status == TG_EDEVICEMEMORY;
-}
-
 /* The device is asked only where the answer matters; where it does not say, nothing grows. */
 static uint64_t grown_bytes(struct making *making) {
     struct tg_tag *tag = making->tag;
@@ -110,23 +106,6 @@ static int find_addr(struct making *making) {
     return memory->ops->reserve(memory->device, range->size_bytes, &range->addr);
 }
 
-/* Reserve, create, map, commit. A handle that could not be released again stays charged. */
-static int back_once(struct tg__chunk *chunk) {
-    struct tg_tag *tag = chunk->tag;
-    uint64_t size_bytes = chunk->range.size_bytes;
-    int rc = tg__charge_reserve(tag, size_bytes, 0);
-
-    if (rc != 0)
-        return rc;
-    rc = tg__chunk_back(chunk);
-    chunk->is_charged = chunk->handle != 0;
-    if (chunk->is_charged)
-        tg__charge_commit(tag, size_bytes, 0);
-    else
-        tg__charge_cancel(tag, size_bytes);
-    return rc;
-}
-
 static void shorten(struct making *making) {
     struct tg_tag *tag = making->tag;
     struct tg__range *range = &making->chunk->range;
@@ -145,20 +124,20 @@ static int back(struct making *making) {
     struct tg_memory *memory = making->tag->memory;
     struct tg__chunk *chunk = making->chunk;
     bool has_more;
-    int rc = back_once(chunk);
+    int rc = tg__chunk_make(chunk);
 
-    while ((is_short(rc) || rc == -EFBIG) && !chunk->is_charged &&
+    while ((tg__is_short(rc) || rc == -EFBIG) && !chunk->is_charged &&
            chunk->range.size_bytes > making->growth.need_bytes) {
         shorten(making);
-        rc = back_once(chunk);
+        rc = tg__chunk_make(chunk);
     }
-    if (!is_short(rc) || chunk->is_charged)
+    if (!tg__is_short(rc) || chunk->is_charged)
         return rc;
     pthread_mutex_lock(&memory->lock);
     has_more = memory->limbo != NULL;
     tg__limbo_settle(memory, TG__SETTLE_MS);
     pthread_mutex_unlock(&memory->lock);
-    return has_more ? back_once(chunk) : rc;
+    return has_more ? tg__chunk_make(chunk) : rc;
 }
 
 static void discard_chunk(struct making *making) {

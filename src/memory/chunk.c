@@ -38,6 +38,26 @@ int tg__chunk_back(struct tg__chunk *chunk) {
     return rc;
 }
 
+bool tg__is_short(int status) {
+    return status == TG_ENOFIT || status == TG_ENEVERFITS || status == TG_EDEVICEMEMORY;
+}
+
+int tg__chunk_make(struct tg__chunk *chunk) {
+    struct tg_tag *tag = chunk->tag;
+    uint64_t size_bytes = chunk->range.size_bytes;
+    int rc = tg__charge_reserve(tag, size_bytes, 0);
+
+    if (rc != 0)
+        return rc;
+    rc = tg__chunk_back(chunk);
+    chunk->is_charged = chunk->handle != 0;
+    if (chunk->is_charged)
+        tg__charge_commit(tag, size_bytes, 0);
+    else
+        tg__charge_cancel(tag, size_bytes);
+    return rc;
+}
+
 int tg__chunk_unback(struct tg__chunk *chunk) {
     struct tg_memory *memory = chunk->tag->memory;
     int rc = 0;

@@ -172,6 +172,21 @@ uint64_t tg__ranges_clip(struct tg__ranges *ranges, struct tg__range range) {
     return taken;
 }
 
+bool tg__ranges_gap(const struct tg__ranges *ranges, uint64_t from, uint64_t end,
+                    struct tg__range *gap) {
+    size_t i = first_behind(ranges, from);
+    uint64_t to = end;
+
+    if (i < ranges->count && ranges->items[i].addr <= from)
+        from = tg__range_end(&ranges->items[i++]); /* no two touch */
+    if (i < ranges->count && ranges->items[i].addr < end)
+        to = ranges->items[i].addr;
+    if (from >= end)
+        return false;
+    *gap = (struct tg__range){from, to - from};
+    return true;
+}
+
 uint64_t tg__ranges_at(const struct tg__ranges *ranges, uint64_t addr) {
     size_t i = first_behind(ranges, addr);
 

@@ -38,6 +38,10 @@ int tg__ranges_cut(struct tg__ranges *ranges, struct tg__range range);
 /* Takes what of this range is in the set, and returns how much. No item of the set reaches beyond
  * both of its ends. */
 uint64_t tg__ranges_clip(struct tg__ranges *ranges, struct tg__range range);
+/* The first range from `from` on, up to `end`, of which the set has nothing; false: there is none.
+ * gap is written in success only. */
+bool tg__ranges_gap(const struct tg__ranges *ranges, uint64_t from, uint64_t end,
+                    struct tg__range *gap);
 /* How much begins at addr: 0 where no item of the set does. */
 uint64_t tg__ranges_at(const struct tg__ranges *ranges, uint64_t addr);
 

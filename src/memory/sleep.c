@@ -37,8 +37,7 @@ static int wait_for_allocs(struct tg_tag *tag, uint64_t deadline_ns) {
     return 0;
 }
 
-/* From here on nothing is allocated in the tags, and what is freed waits for the end. With lock. */
-static int begin(struct tg_memory *memory, struct tg_tag *chosen, uint64_t deadline_ns) {
+int tg__tags_still(struct tg_memory *memory, struct tg_tag *chosen, uint64_t deadline_ns) {
     struct tg_tag *tag;
     int rc = 0;
 
@@ -56,8 +55,7 @@ static int begin(struct tg_memory *memory, struct tg_tag *chosen, uint64_t deadl
     return rc;
 }
 
-/* Waits for all of the device's work: then limbo has settled too. */
-static int drain(struct tg_memory *memory, uint32_t wait_ms) {
+int tg__tags_drain(struct tg_memory *memory, uint32_t wait_ms) {
     struct tg_fence fence;
     uint64_t order;
     int rc;
@@ -260,7 +258,7 @@ static void undo(struct tg__report *report, struct tg_tag *chosen) {
 static int sleep_chosen(struct tg__report *report, struct tg_tag *chosen, uint64_t deadline_ns) {
     struct tg_memory *memory = report->memory;
     struct tg_receipt *receipt = report->receipt;
-    int rc = drain(memory, tg__ms_left(deadline_ns));
+    int rc = tg__tags_drain(memory, tg__ms_left(deadline_ns));
 
     tg__report_mark(report, &receipt->drain_ns);
     if (rc == 0) {
@@ -308,7 +306,7 @@ static int sleep_named(struct tg__report *report, const char *names, const char 
         return rc;
     pthread_mutex_lock(&memory->lock);
     keep_wakeful(&chosen);
-    rc = begin(memory, chosen, deadline_ns);
+    rc = tg__tags_still(memory, chosen, deadline_ns);
     for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen)
         report->receipt->asked_bytes += tag->chunk_bytes;
     pthread_mutex_unlock(&memory->lock);

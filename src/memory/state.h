@@ -75,6 +75,7 @@ struct tg__chunk {
     struct tg__range range; /* first */
     struct tg_tag *tag;
     uint64_t handle; /* 0: none */
+    uint64_t home_addr; /* of one that repack made: where it belongs */
     bool is_mapped;
     bool is_charged; /* the ledger counts it as occupied */
     /* Leaving: */
@@ -200,6 +201,11 @@ struct tg__chunk *tg__chunk_new(struct tg_tag *tag, struct tg__range range);
  * handle, a mapping: it must leave. Charges nothing. */
 int tg__chunk_back(struct tg__chunk *chunk);
 int tg__chunk_unback(struct tg__chunk *chunk);
+/* Reserves, creates, maps, commits: the tag's chunk_bytes are the caller's, who looks whether it is
+ * charged, also after a failure: a handle that could not be released again stays so. */
+int tg__chunk_make(struct tg__chunk *chunk);
+/* Whether a status says that there is not so much memory. */
+bool tg__is_short(int status);
 /* Unmaps all of a tag's chunks, whole neighbours in one call. On failure some may be mapped. */
 int tg__chunks_unmap(struct tg_tag *tag);
 /* On its way out, as far as that goes now: the chunk is not the caller's any more. With lock. */
@@ -333,6 +339,14 @@ int tg__charge_host(struct tg__segment *segment);
 
 /* No free of torch's looks into this memory any more; waits for those that do. */
 void tg__memory_unlist(struct tg_memory *memory);
+
+/* ---- sleep.c --------------------------------------------------------------------------------- */
+
+/* From here on nothing is allocated in the tags, and what is freed waits for tg__tags_rest; on
+ * failure all is as before. Errors: TG_EBUSY. With lock, which it gives up meanwhile. */
+int tg__tags_still(struct tg_memory *memory, struct tg_tag *chosen, uint64_t deadline_ns);
+/* Waits for all of the device's work: then limbo has settled too. */
+int tg__tags_drain(struct tg_memory *memory, uint32_t wait_ms);
 
 /* ---- wake.c ---------------------------------------------------------------------------------- */
 

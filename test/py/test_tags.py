@@ -52,6 +52,23 @@ print(json.dumps([one.free_bytes // MIB for one in tidegate.status().devices]))
 """) == [56]
 
 
+def test_what_is_freed_inside_a_chunk_can_be_given_back(tell):
+    assert tell("""
+weights = tidegate.tag("weights", packed=True, backup="host", device=DEVICE)
+blocks = [weights.alloc(2 * MIB) for number in range(8)]
+tidegate.sleep()
+tidegate.wake()
+blocks[5].view()[:4] = b"kept"
+for number in (0, 1, 3, 4, 6):
+    blocks[number].free()
+held = weights.info().device_bytes // MIB
+receipts = [tidegate.repack("weights"), tidegate.repack()]
+print(json.dumps([held, weights.info().device_bytes // MIB, bytes(blocks[5].view()[:4]).decode(),
+                  [[receipt.operation, receipt.reason, receipt.gained_bytes // MIB,
+                    receipt.copied_bytes // MIB] for receipt in receipts]]))
+""") == [16, 6, "kept", [["repack", "done", 10, 6], ["repack", "done", 0, 0]]]
+
+
 def test_a_sleep_can_drop_what_others_save(tell):
     assert tell("""
 weights = tidegate.tag("weights", backup="host", keep_host=True, device=DEVICE)

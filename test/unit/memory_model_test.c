@@ -155,6 +155,13 @@ static void wake_up(struct model *model) {
         model->sleeps[i] = model->sleeps[i] && !(mask >> i & 1);
 }
 
+static void repack_some(struct model *model) {
+    char list[64];
+
+    draw_names(model, list);
+    ck_assert_ok(tg_memory_repack(world.memory, list, 10000, NULL));
+}
+
 static void check_books(const struct model *model) {
     uint64_t device_bytes = 0, host_bytes = 0, asleep_bytes = 0;
     struct tg_tag_view view = world_view(&world);
@@ -191,12 +198,14 @@ START_TEST(a_memory_is_what_its_model_says) {
     open_all("capacity=128MiB");
     for (int step = 0; step < STEPS; step++) {
         struct held *held = &model->held[draw(model, BLOCKS)];
-        uint64_t what = draw(model, 40);
+        uint64_t what = draw(model, 42);
 
         if (what == 0)
             put_to_sleep(model);
         else if (what <= 2)
             wake_up(model);
+        else if (what >= 40)
+            repack_some(model);
         else if (held->block == NULL)
             alloc_one(model, held);
         else if (what <= 20)
@@ -210,6 +219,122 @@ START_TEST(a_memory_is_what_its_model_says) {
         if (model->held[i].block != NULL)
             check_held(model, &model->held[i]);
     }
+    free(model);
+    world_close(&world);
+}
+END_TEST
+
+/* ---- the same, where calls of the device fail ------------------------------------------------ */
+
+enum { CALLS = 20000, FAILS_EACH = 50 };
+
+/* The device's next failure is so many calls ahead. */
+static void arm_next(void) {
+    world_arm(&world, TG__OP_ANY, TG__FAULT_ONCE, FAILS_EACH, TG_EDEVICE);
+}
+
+/* Whether the call has changed what it was to. Where the way back was refused too a tag sleeps
+ * with its chunks, and a wake that no call fails in has it back. */
+static bool has_happened(const struct model *model, int rc) {
+    ck_assert_msg(rc == 0 || rc == TG_EDEVICE || rc == TG_ENOFIT || rc == TG_ENEVERFITS ||
+                      rc == TG_EDEVICEMEMORY || rc == TG_EBUSY,
+                  "%d, %s", rc, tg_last_error()->text);
+    if (tg__fault_failed(world.fault, TG__OP_ANY) == 0)
+        return rc == 0;
+    world_disarm(&world);
+    for (int i = 0; i < TAGS && rc != 0; i++) {
+        if (!model->sleeps[i] && world_info(tags[i]).state == TG_TAG_ASLEEP)
+            ck_assert_ok(tg_memory_wake(world.memory, names[i], 1000, NULL));
+    }
+    arm_next();
+    return rc == 0;
+}
+
+static void alloc_or_not(struct model *model, struct held *held) {
+    int tag = (int)draw(model, TAGS);
+    uint64_t size_bytes = 1 + draw(model, draw(model, 3) == 0 ? 8 * MIB : 70000);
+    void *block;
+    int rc;
+
+    if (model->sleeps[tag])
+        return;
+    rc = tg_tag_alloc(tags[tag], size_bytes, &block);
+    if (!has_happened(model, rc))
+        return;
+    *held = (struct held){block, size_bytes, ++model->seeds << 20, tag};
+    content_write(block, size_bytes, held->seed);
+}
+
+static void sleep_or_not(struct model *model) {
+    char list[64];
+    unsigned mask = draw_names(model, list);
+
+    if (!has_happened(model, tg_memory_sleep(world.memory, list, 10000, NULL)))
+        return;
+    for (int i = 0; i < BLOCKS; i++) {
+        struct held *held = &model->held[i];
+
+        if (held->block != NULL && mask >> held->tag & 1 && !model->sleeps[held->tag] &&
+            params[held->tag].backup == TG_BACKUP_NONE)
+            held->seed = 0;
+    }
+    for (int i = 0; i < TAGS; i++)
+        model->sleeps[i] = model->sleeps[i] || mask >> i & 1;
+}
+
+static void wake_or_not(struct model *model) {
+    char list[64];
+    unsigned mask = draw_names(model, list);
+
+    if (!has_happened(model, tg_memory_wake(world.memory, list, 0, NULL)))
+        return;
+    for (int i = 0; i < TAGS; i++)
+        model->sleeps[i] = model->sleeps[i] && !(mask >> i & 1);
+}
+
+static void repack_or_not(struct model *model) {
+    char list[64];
+
+    draw_names(model, list);
+    (void)!has_happened(model, tg_memory_repack(world.memory, list, 10000, NULL));
+}
+
+static void check_or_free(struct model *model, struct held *held, bool is_freed) {
+    check_held(model, held);
+    if (!is_freed)
+        return;
+    /* It cannot fail. */
+    ck_assert(has_happened(model, tg_memory_free(world.memory, held->block, NULL)));
+    held->block = NULL;
+}
+
+START_TEST(no_call_that_fails_changes_the_model) {
+    struct model *model = calloc(1, sizeof *model);
+
+    ck_assert_ptr_nonnull(model);
+    model->random = UINT64_C(77) << 32;
+    open_all("capacity=128MiB");
+    arm_next();
+    for (int step = 0; step < CALLS; step++) {
+        struct held *held = &model->held[draw(model, BLOCKS)];
+        uint64_t what = draw(model, 40);
+
+        if (what == 0)
+            sleep_or_not(model);
+        else if (what <= 2)
+            wake_or_not(model);
+        else if (what == 3)
+            repack_or_not(model);
+        else if (held->block == NULL)
+            alloc_or_not(model, held);
+        else
+            check_or_free(model, held, what <= 20);
+    }
+    world_disarm(&world);
+    for (int i = 0; i < TAGS; i++) /* which also has what stayed tried again */
+        ck_assert_ok(tg_memory_sleep(world.memory, names[i], 10000, NULL));
+    for (int i = 0; i < TAGS; i++)
+        ck_assert_uint_eq(world_info(tags[i]).device_bytes, 0);
     free(model);
     world_close(&world);
 }
@@ -304,6 +429,7 @@ int main(void) {
 
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, a_memory_is_what_its_model_says, 0, 4);
+    tcase_add_test(tcase, no_call_that_fails_changes_the_model);
     tcase_add_test(tcase, threads_do_not_meet_in_the_tables);
     return suite_run("memory_model", tcase);
 }

@@ -118,6 +118,20 @@ static void ask_for_some(const struct tg__ranges *ranges, const char *is_free) {
     ck_assert_uint_eq(tg__ranges_at(ranges, addr), end - addr);
 }
 
+static void ask_for_a_gap(const struct tg__ranges *ranges, const char *is_free) {
+    uint64_t from = next_random(UNITS), end = from + 1 + next_random(UNITS - from), to;
+    struct tg__range gap = {UNITS, UNITS};
+    bool has = tg__ranges_gap(ranges, from, end, &gap);
+
+    while (from < end && is_free[from])
+        from++;
+    for (to = from; to < end && !is_free[to];)
+        to++;
+    ck_assert(has == (from < end));
+    ck_assert_uint_eq(gap.addr, has ? from : UNITS);
+    ck_assert_uint_eq(gap.size_bytes, has ? to - from : UNITS);
+}
+
 START_TEST(a_set_is_what_was_added_and_not_taken) {
     struct tg__ranges ranges = {0};
     char is_free[UNITS] = {0};
@@ -132,8 +146,10 @@ START_TEST(a_set_is_what_was_added_and_not_taken) {
             cut_some(&ranges, is_free);
         else if (what == 2 && next_random(4) == 0)
             clip_some(&ranges, is_free);
-        else if (what == 2)
+        else if (what == 2 && next_random(2) == 0)
             ask_for_some(&ranges, is_free);
+        else if (what == 2)
+            ask_for_a_gap(&ranges, is_free);
         else
             add_some(&ranges, is_free);
         check_against(&ranges, is_free);

@@ -259,6 +259,20 @@ static void with_used_end(struct bed *bed) {
     ck_assert_uint_eq(world_info(bed->tags[PACKED]).device_bytes, 24 * MIB);
 }
 
+/* A chunk of three runs, after a wake, and of that between them nothing is left. */
+static void with_holes(struct bed *bed) {
+    open_tags(bed);
+    for (int i = 0; i < 7; i++)
+        add(bed, PACKED, 3 * MIB);
+    merge_packed(bed);
+    for (int i = 0; i < 2; i++) { /* the last piece takes its place */
+        ck_assert_ok(tg_memory_free(bed->world.memory, bed->pieces[2 + 3 * i].block, NULL));
+        drop(bed, 2 + 3 * i);
+    }
+    bed_settle(bed);
+    ck_assert_uint_eq(world_info(bed->tags[PACKED]).device_bytes, 28 * MIB);
+}
+
 static void nearly_full(struct bed *bed) {
     open_tags(bed);
     note(bed, PLAIN, world_alloc(bed->tags[PLAIN], CAPACITY - GRANULE), CAPACITY - GRANULE);
@@ -371,6 +385,20 @@ static int wake_all(struct bed *bed) {
     return wake(bed, "plain,general,packed");
 }
 
+static int repack(struct bed *bed) {
+    struct tg_receipt receipt;
+    int rc = tg_memory_repack(bed->world.memory, "packed,general", 1000, &receipt);
+
+    ck_assert_int_eq(receipt.status, rc);
+    if (rc == 0 && receipt.gained_bytes > 0) /* else there was no room, or it stays for now */
+        ck_assert_uint_eq(world_info(bed->tags[PACKED]).device_bytes, 20 * MIB);
+    return rc;
+}
+
+static int repack_nothing(struct bed *bed) {
+    return tg_memory_repack(bed->world.memory, NULL, 1000, NULL);
+}
+
 static int try_and_publish(struct bed *bed) {
     int rc = tg_memory_wake_try(bed->world.memory, "packed,plain", 0, NULL);
 
@@ -459,6 +487,8 @@ const struct scenario scenarios[] = {
     {"wake, one dropped", "capacity=96MiB", asleep_dropped, wake_all, false},
     {"wake, one dropped, copies kept", "capacity=96MiB", asleep_dropped_kept, wake_all, false},
     {"wake, checked", "capacity=96MiB", asleep_checked, wake_all, false},
+    {"repack", "capacity=96MiB", with_holes, repack, false},
+    {"repack, nothing to gain", "capacity=96MiB", some_blocks, repack_nothing, false},
     {"try, publish", "capacity=96MiB", asleep, try_and_publish, false},
     {"try, go back", "capacity=96MiB", asleep, try_and_go_back, false},
     {"open, close", "capacity=96MiB", no_blocks, open_another, false},
