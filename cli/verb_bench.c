@@ -27,7 +27,7 @@ static const struct bench {
     {"handover", bench_handover, 0, NULL},
     {"malloc", bench_malloc, 0, NULL},
     {"prepared", bench_prepared, 2, NULL},
-    {"repack", NULL, 0, "the library cannot yet give back parts of chunks"},
+    {"repack", bench_repack, 0, NULL},
     {"offload", NULL, 0, "it is the Python package's: see bench/card/offload.py"},
 };
 
@@ -69,7 +69,8 @@ static const struct option_table table = {
             "  handover  one tenant sleeps, another one wakes; reserving in the ledger\n"
             "  malloc    blocks come and go\n"
             "  prepared  tags sleep into host memory that was made before\n"
-            "  repack, offload   not measured here: the table says why\n\n"
+            "  repack    what is freed inside large chunks goes back\n"
+            "  offload   not measured here: the table says why\n\n"
             "Without a NAME all of them. The device memory that a run takes, others see as the\n"
             "tenant 'bench'.\n"
             "Exit status: 0 measured; 1 the device or the library refused; 2 it could not begin,\n"
