@@ -296,13 +296,8 @@ static int repack_tag(struct tg__report *report, struct tg_tag *tag) {
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
-static void keep_packed(struct tg_tag **chosen) {
-    while (*chosen != NULL) {
-        if ((*chosen)->state == TG_TAG_AWAKE && (*chosen)->params.packed)
-            chosen = &(*chosen)->next_chosen;
-        else
-            *chosen = (*chosen)->next_chosen;
-    }
+static bool is_repackable(const struct tg_tag *tag) {
+    return tag->state == TG_TAG_AWAKE && tag->params.packed;
 }
 
 static bool is_whole(const struct tg_tag *tag) {
@@ -360,7 +355,7 @@ static int repack_named(struct tg__report *report, const char *names, uint32_t w
         return rc;
     pthread_mutex_lock(&memory->lock);
     tg__memory_tidy(memory);
-    keep_packed(&chosen);
+    tg__tags_keep(&chosen, is_repackable);
     pthread_mutex_unlock(&memory->lock);
     if (chosen != NULL)
         rc = tg__charge_quiet(memory, wait_ms);

@@ -12,14 +12,9 @@
 #include "base/receipt.h"
 #include "memory/report.h"
 
-/* Of the chosen tags those that have something to give. */
-static void keep_wakeful(struct tg_tag **chosen) {
-    while (*chosen != NULL) {
-        if ((*chosen)->state == TG_TAG_AWAKE || tg__tag_is_half(*chosen))
-            chosen = &(*chosen)->next_chosen;
-        else
-            *chosen = (*chosen)->next_chosen;
-    }
+/* It has something to give. */
+static bool is_wakeful(const struct tg_tag *tag) {
+    return tag->state == TG_TAG_AWAKE || tg__tag_is_half(tag);
 }
 
 /* ---- drain ----------------------------------------------------------------------------------- */
@@ -297,7 +292,7 @@ static int sleep_named(struct tg__report *report, const char *names, const char 
         return rc;
     pthread_mutex_lock(&memory->lock);
     tg__memory_tidy(memory);
-    keep_wakeful(&chosen);
+    tg__tags_keep(&chosen, is_wakeful);
     pthread_mutex_unlock(&memory->lock);
     if (chosen != NULL)
         rc = tg__charge_quiet(memory, wait_ms);
@@ -305,7 +300,7 @@ static int sleep_named(struct tg__report *report, const char *names, const char 
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&memory->lock);
-    keep_wakeful(&chosen);
+    tg__tags_keep(&chosen, is_wakeful);
     rc = tg__tags_still(memory, chosen, deadline_ns);
     for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen)
         report->receipt->asked_bytes += tag->chunk_bytes;

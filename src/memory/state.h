@@ -178,6 +178,8 @@ int tg__tag_map(struct tg_tag *tag);
 /* Begins an alloc: makes room in the tables. Errors: TG_EASLEEP, -ENOMEM. With lock. */
 int tg__tag_enter(struct tg_tag *tag);
 void tg__tag_leave(struct tg_tag *tag);
+/* Takes the others out of the list of the chosen. With lock. */
+void tg__tags_keep(struct tg_tag **chosen, bool (*is_kept)(const struct tg_tag *tag));
 /* Sets the state of all chosen tags; takes the lock. */
 void tg__tags_move(struct tg_memory *memory, struct tg_tag *chosen, enum tg_tag_state state);
 /* Ends the motion of chosen tags: retires blocks that were freed meanwhile, tidies. With lock. */

@@ -172,6 +172,15 @@ void tg__tag_leave(struct tg_tag *tag) {
     pthread_cond_broadcast(&tag->memory->left);
 }
 
+void tg__tags_keep(struct tg_tag **chosen, bool (*is_kept)(const struct tg_tag *tag)) {
+    while (*chosen != NULL) {
+        if (is_kept(*chosen))
+            chosen = &(*chosen)->next_chosen;
+        else
+            *chosen = (*chosen)->next_chosen;
+    }
+}
+
 void tg__tags_move(struct tg_memory *memory, struct tg_tag *chosen, enum tg_tag_state state) {
     pthread_mutex_lock(&memory->lock);
     for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen)

@@ -15,13 +15,8 @@
 /* Between two tries to get memory that a foreign program has. */
 #define PAUSE_NS (5 * TG__NS_PER_MS)
 
-static void keep_sleeping(struct tg_tag **chosen) {
-    while (*chosen != NULL) {
-        if ((*chosen)->state == TG_TAG_ASLEEP)
-            chosen = &(*chosen)->next_chosen;
-        else
-            *chosen = (*chosen)->next_chosen;
-    }
+static bool is_asleep(const struct tg_tag *tag) {
+    return tag->state == TG_TAG_ASLEEP;
 }
 
 /* ---- reserve --------------------------------------------------------------------------------- */
@@ -337,7 +332,7 @@ static int try_named(struct tg__report *report, const char *names, uint32_t wait
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&memory->lock);
-    keep_sleeping(&chosen);
+    tg__tags_keep(&chosen, is_asleep);
     pthread_mutex_unlock(&memory->lock);
     rc = tg__charge_check(memory);
     if (rc == 0 && chosen != NULL)
