@@ -185,28 +185,8 @@ def test_ctrl_c_at_any_line_loses_nothing(on_card):
     is loaded, and every byte is there; also after another offload, which takes no memory that a
     tensor still looks into."""
     seen = on_card("""
+from ctrl_c import interrupted
 from tidegate import hostcopies, torch_storages
-FILES = {hostcopies.__file__, torch_storages.__file__}
-
-def interrupted(call, after):
-    "Calls; at the line of this number Ctrl-C comes. Whether it came."
-    left = [after]
-    def trace(frame, event, _):
-        if frame.f_code.co_filename not in FILES:
-            return None
-        if event == "line":
-            left[0] -= 1
-            if left[0] == 0:
-                raise KeyboardInterrupt
-        return trace
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(None)
-    return left[0] <= 0
 
 bad, count = [], {}
 for name in ("offload", "load"):
@@ -218,7 +198,7 @@ for name in ("offload", "load"):
         if name == "load":
             copies.offload(tensors)
             call = copies.load
-        came = interrupted(call, after)
+        came = interrupted(call, after, hostcopies, torch_storages)
         others = [full(1000), full(500)]
         copies.offload(others)
         for one in others:

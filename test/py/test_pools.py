@@ -92,32 +92,15 @@ def test_ctrl_c_at_any_line_leaves_the_thread_in_no_region(tell):
     """Of regions inside each other, one line after the other: what is allocated after it is
     ordinary memory, and a region has what is allocated in it."""
     seen = tell("""
+from ctrl_c import interrupted
 def nested():
     with pools.region("a"):
         with pools.outside(), pools.region("b"):
             world.Tensor(2 * MIB)
         with pools.region("b"):
             world.Tensor(2 * MIB)
-def interrupted(after):
-    left = [after]
-    def trace(frame, event, _):
-        if frame.f_code.co_filename != pools.__file__:
-            return None
-        if event == "line":
-            left[0] -= 1
-            if left[0] == 0:
-                raise KeyboardInterrupt
-        return trace
-    sys.settrace(trace)
-    try:
-        nested()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(None)
-    return left[0] <= 0
 bad, after = [], 1
-while interrupted(after):
+while interrupted(nested, after, pools):
     plain = world.Tensor(2 * MIB)
     with pools.region("c"):
         tagged = world.Tensor(2 * MIB)
