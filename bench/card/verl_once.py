@@ -71,7 +71,7 @@ def overrides(options):
     if options.mode != "without":
         made.append(f"+ray_kwargs.ray_init.runtime_env.env_vars.TIDEGATE={options.mode}")
     if options.offload:
-        made.append("+ray_kwargs.ray_init.runtime_env.env_vars.TIDEGATE_OFFLOAD=1")
+        made.append("+ray_kwargs.ray_init.runtime_env.env_vars.TIDEGATE_OFFLOAD='1'")
     return made + options.more
 
 
