@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "device/captures.h"
 #include "device/cuda_device.h"
 
 /* A copy's end is seen at once, a long wait costs no processor. */
@@ -100,13 +101,23 @@ bool tg__cudachain_is_over(struct tg__cuda *cuda, struct tg__cudachain *chain) {
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* The context's event ends a capture that is under way. Where that capture would mind the null
- * stream the driver tells without harm. */
-static int record_all(struct tg__cuda *cuda, struct tg__cuevent *event) {
-    int status, result = cuda->calls.cuStreamIsCapturing(LEGACY_STREAM, &status);
+/* Whatever waits for the whole context ends a capture that is under way. Where nobody counts them,
+ * the driver tells without harm of one that would mind the null stream. */
+static int mind_captures(struct tg__cuda *cuda) {
+    int status;
 
-    if (result != 0)
-        return tg__cuda_status(cuda, result, "cuStreamIsCapturing");
+    if (tg__captures_are_open())
+        return tg__fail(TG_ECAPTURE, "work of this process is being captured: waiting for all of "
+                        "the device's would end that");
+    return tg__cuda_status(cuda, cuda->calls.cuStreamIsCapturing(LEGACY_STREAM, &status),
+                           "cuStreamIsCapturing");
+}
+
+static int record_all(struct tg__cuda *cuda, struct tg__cuevent *event) {
+    int rc = mind_captures(cuda);
+
+    if (rc != 0)
+        return rc;
     return tg__cuda_status(cuda, cuda->calls.cuCtxRecordEvent(atomic_load(&cuda->context), event),
                            "cuCtxRecordEvent");
 }
@@ -143,12 +154,11 @@ static int add_point(struct tg__cuda *cuda, struct tg_queue *used, struct tg_fen
 
 /* Where the driver has no event of the whole context. */
 static int ask_thread(struct tg__cuda *cuda, struct tg_fence *fence) {
-    int status, result = cuda->calls.cuStreamIsCapturing(LEGACY_STREAM, &status), rc;
     uint64_t number;
+    int rc = mind_captures(cuda);
 
-    if (result != 0)
-        return tg__cuda_status(cuda, result, "cuStreamIsCapturing");
-    rc = tg__cudasync_ask(cuda, &number);
+    if (rc == 0)
+        rc = tg__cudasync_ask(cuda, &number);
     if (rc == 0)
         *fence = (struct tg_fence){{0, number}};
     return rc;

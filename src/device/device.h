@@ -35,6 +35,8 @@ int tg__cuda_others(struct tg_device *device, uint32_t *count);
 /* The number by which the driver, and whoever speaks to it beside us, knows the device; 0 for a
  * host device, which stands for the only one. */
 int tg__device_ordinal(const struct tg_device *device);
+/* The GPU of that number. Errors: as tg_device_open. */
+int tg__device_open_ordinal(int ordinal, struct tg_device **device);
 /* A GPU that nobody uses, else a host device: then one line on stderr says why. */
 int tg__auto_open(struct tg_device **device);
 /* Takes the inner device over, in success only; closing closes it too. */

@@ -108,6 +108,13 @@ int tg__device_ordinal(const struct tg_device *device) {
     return begins(plain, "cuda:") ? (int)strtol(plain + strlen("cuda:"), NULL, 10) : 0;
 }
 
+int tg__device_open_ordinal(int ordinal, struct tg_device **device) {
+    char uri[24];
+
+    snprintf(uri, sizeof uri, "cuda:%d", ordinal);
+    return tg_device_open(uri, device);
+}
+
 void tg_device_close(struct tg_device *device) {
     if (device != NULL)
         device->close(device);

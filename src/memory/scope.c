@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/forkguard.h"
 #include "device/device.h"
+#include "memory/scope.h"
 #include "memory/state.h"
 
 static struct tg_memory *listed;
@@ -23,7 +24,7 @@ static _Thread_local unsigned depth;
 /* ---- the list -------------------------------------------------------------------------------- */
 
 /* That a fork takes the lock is settled: a device has been opened, which guards itself. */
-static void list(struct tg_memory *memory) {
+void tg__scope_list(struct tg_memory *memory) {
     tg__fork_hold();
     if (!memory->is_listed) {
         memory->is_listed = true;
@@ -86,7 +87,7 @@ int tg_scope_push(struct tg_tag *tag) {
     errno = saved;
     if (rc != 0)
         return rc;
-    list(tag->memory);
+    tg__scope_list(tag->memory);
     scopes[depth++] = tag;
     return 0;
 }
@@ -98,10 +99,14 @@ int tg_scope_pop(void) {
     return 0;
 }
 
+struct tg_tag *tg__scope_tag(void) {
+    return depth == 0 ? NULL : scopes[depth - 1];
+}
+
 /* ---- the pair -------------------------------------------------------------------------------- */
 
 static int check_alloc(ssize_t size_bytes, int device) {
-    const struct tg_tag *tag = depth == 0 ? NULL : scopes[depth - 1];
+    const struct tg_tag *tag = tg__scope_tag();
     int ordinal;
 
     if (size_bytes < 0)
@@ -127,16 +132,31 @@ void *tg_torch_alloc(ssize_t size_bytes, int device, void *stream) {
     return block;
 }
 
-void tg_torch_free(void *block, ssize_t size_bytes, int device, void *stream) {
-    int saved = errno;
+int tg__scope_free(void *block) {
+    const struct tg_error before = *tg_last_error();
     struct tg_memory *memory = block == NULL ? NULL : visit_next(NULL);
+    int saved = errno, rc = -EINVAL;
 
+    if (memory == NULL)
+        rc = tg__fail(-EINVAL, "no memory is there in which a block begins at %p", block);
+    while (memory != NULL) {
+        rc = tg_memory_free(memory, block, NULL);
+        if (rc == 0)
+            break;
+        memory = visit_next(memory);
+    }
+    if (memory != NULL)
+        end_visit(memory);
+    if (rc == 0) /* the memories before said that it is not theirs */
+        tg__fail_as(&before);
+    errno = saved;
+    return rc;
+}
+
+void tg_torch_free(void *block, ssize_t size_bytes, int device, void *stream) {
     (void)size_bytes;
     (void)device;
     (void)stream;
-    while (memory != NULL && tg_memory_free(memory, block, NULL) != 0)
-        memory = visit_next(memory);
-    if (memory != NULL)
-        end_visit(memory);
-    errno = saved;
+    if (block != NULL)
+        (void)!tg__scope_free(block);
 }
