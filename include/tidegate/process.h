@@ -40,7 +40,7 @@ TG_API TG_MUST_USE int tg_process_alloc(const struct tg_process_request *request
 /* Frees what begins at this address, in any thread, if it is a block of the process's memories or
  * of one that was ever in a scope; it is used again after all that was given to the device before
  * has ended. Errors: -EINVAL (it is none: nothing is freed), TG_EFORKED (it may be the parent's).
- */
+ * They leave tg_last_error as it was: whatever a program frees is asked about. */
 TG_API TG_MUST_USE int tg_process_free(void *block);
 
 /* Somebody sees the captures of this process begin and end, and counts in *open those under way;

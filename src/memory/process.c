@@ -182,7 +182,11 @@ int tg_process_alloc(const struct tg_process_request *request, void **block) {
 }
 
 int tg_process_free(void *block) {
-    return tg__scope_free(block);
+    const struct tg_error before = *tg_last_error();
+    int rc = tg__scope_free(block);
+
+    tg__fail_as(&before);
+    return rc;
 }
 
 void tg_process_captures(const int *open) {

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device memory comes and goes: from a tag where one has a say, else from the runtime. */
+#include <stdatomic.h>
+
+#include "base/log.h"
+#include "preload/hooks.h"
+
+/* What the program understands as out of memory. */
+static bool is_out_of_memory(int status) {
+    return status == TG_EDEVICEMEMORY || status == TG_ENOFIT || status == TG_ENEVERFITS ||
+           status == TG_EASLEEP;
+}
+
+/* Where the runtime gives the program the same answer by itself. */
+static bool is_runtimes(int status) {
+    return status == TG_EFORKED || status == TG_EBROKEN;
+}
+
+/* As the runtime's own would, an allocation makes the device's context the thread's, and answers
+ * what is wrong with it. Not in a capture: then there is a context. */
+static int make_context(const void *caller) {
+    tg__free_fn next = TG__NEXT(free);
+
+    if (next == NULL || __atomic_load_n(&tg__captures, __ATOMIC_SEQ_CST) > 0)
+        return 0;
+    return next(NULL);
+}
+
+/* True: answered, with *result. */
+static bool answer(const struct tg__library *library, int status, void *block, const void *caller,
+                   int *result) {
+    if (block == NULL && !is_out_of_memory(status))
+        return false;
+    *result = make_context(caller);
+    if (*result != 0) {
+        if (block != NULL)
+            (void)!library->free(block);
+    } else if (block == NULL) {
+        *result = tg__error_set(TG__RUNTIME_OUT_OF_MEMORY, caller);
+    }
+    return true;
+}
+
+/* True: it was ours, and *result is the answer. */
+static bool alloc(void **addr, size_t size_bytes, const void *caller, int *result) {
+    static atomic_flag has_warned = ATOMIC_FLAG_INIT;
+    const struct tg__library *library = tg__library_open();
+    tg__current_device_fn current_device;
+    struct tg_process_request request = {.size_bytes = size_bytes};
+    void *block = NULL;
+    int status;
+
+    if (library == NULL)
+        return false;
+    current_device = TG__NEXT(current_device);
+    if (current_device == NULL || current_device(&request.device) != 0)
+        return false;
+    request.usual_tag = tg__mode_default_tag();
+    status = library->alloc(&request, &block);
+    if (status != 0 && !is_out_of_memory(status) && !is_runtimes(status))
+        tg__warn_once(&has_warned, "the runtime is asked for memory, without a tag: %.300s",
+                      library->last_error()->text);
+    if (!answer(library, status, block, caller, result))
+        return false;
+    if (*result == 0)
+        *addr = block;
+    return true;
+}
+
+int tg__hook_alloc(void **addr, size_t size_bytes) {
+    const void *caller = TG__CALLER();
+    tg__alloc_fn next = TG__NEXT(alloc);
+    int result;
+
+    if (next == NULL)
+        return TG__RUNTIME_NOT_INITIALIZED;
+    if (addr == NULL || size_bytes == 0 || !tg__mode_is_on() ||
+        !alloc(addr, size_bytes, caller, &result))
+        return next(addr, size_bytes);
+    return result;
+}
+
+/* In every mode: the block may be older than that. */
+int tg__hook_free(void *addr) {
+    const void *caller = TG__CALLER();
+    const struct tg__library *library = addr == NULL ? NULL : tg__library_opened();
+    tg__free_fn next;
+
+    if (library != NULL && library->free(addr) == 0)
+        return 0;
+    next = TG__NEXT(free);
+    return next == NULL ? TG__RUNTIME_NOT_INITIALIZED : next(addr);
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the preload share. Each hook of the table is a function tg__hook_NAME here, and
+ * is exported under the runtime's name; a call's next function is what the caller would have had
+ * without us. */
+#ifndef TG_PRELOAD_HOOKS_H
+#define TG_PRELOAD_HOOKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <tidegate/error.h>
+#include <tidegate/process.h>
+
+/* The runtime's numbers that we answer or compare with. */
+enum {
+    TG__RUNTIME_OUT_OF_MEMORY = 2,
+    TG__RUNTIME_NOT_INITIALIZED = 3
+};
+
+/* ---- the table: hooks.def -------------------------------------------------------------------- */
+
+enum tg__hook {
+#define TG__HOOK(name, symbol, ...) TG__HOOK_##name,
+#define TG__USED(name, symbol, ...) TG__HOOK_##name,
+#include "preload/hooks.def"
+    TG__HOOKS
+};
+
+#define TG__HOOK(name, symbol, ...)                             \
+    TG_API int tg__hook_##name(__VA_ARGS__) __asm__(#symbol);   \
+    typedef int (*tg__##name##_fn)(__VA_ARGS__);
+#define TG__USED(name, symbol, ...) typedef int (*tg__##name##_fn)(__VA_ARGS__);
+#include "preload/hooks.def"
+
+/* The runtime's name of it. */
+const char *tg__hook_symbol(enum tg__hook hook);
+
+/* ---- next.c ---------------------------------------------------------------------------------- */
+
+typedef void (*tg__any_fn)(void); /* what every function may be cast to */
+
+/* The function behind a hook for the caller with this return address. NULL: there is no runtime,
+ * which a line on stderr says once. Keeps errno. */
+tg__any_fn tg__next(enum tg__hook hook, const void *caller);
+/* The same as the function's own type; `caller` is one of the hook's own variables. */
+#define TG__NEXT(name) ((tg__##name##_fn)tg__next(TG__HOOK_##name, caller))
+#define TG__CALLER() __builtin_return_address(0)
+
+/* ---- mode.c ---------------------------------------------------------------------------------- */
+
+/* TIDEGATE is on. Read at the first call. */
+bool tg__mode_is_on(void);
+/* Of the program as a whole; NULL: none. */
+const char *tg__mode_default_tag(void);
+
+/* ---- library.c ------------------------------------------------------------------------------- */
+
+/* The calls into libtidegate.so. */
+struct tg__library {
+    __typeof__(&tg_version) version;
+    __typeof__(&tg_last_error) last_error;
+    __typeof__(&tg_process_alloc) alloc;
+    __typeof__(&tg_process_free) free;
+    __typeof__(&tg_process_captures) captures;
+};
+
+/* NULL: not in use yet. */
+const struct tg__library *tg__library_opened(void);
+/* Opens it if a tag is named for the program, else uses it if somebody has opened it: who pushed a
+ * scope has. NULL: nobody has, or it cannot be used, which a line on stderr says once. Keeps errno.
+ */
+const struct tg__library *tg__library_open(void);
+
+/* ---- lasterror.c ----------------------------------------------------------------------------- */
+
+/* Makes `result` the thread's last error in the caller's runtime; returns it. */
+int tg__error_set(int result, const void *caller);
+
+/* ---- capture.c ------------------------------------------------------------------------------- */
+
+/* Captures of this process that are under way. */
+extern int tg__captures;
+
+#endif

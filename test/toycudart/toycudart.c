@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Errors stay with the thread until they are asked for; a success leaves them. The context is the
+ * device's primary one, made at the first call that needs it and the thread's from then on. */
+#include "toycudart.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { DEVICES = 8 };
+
+static struct {
+    int (*cuInit)(unsigned flags);
+    int (*cuDeviceGetCount)(int *count);
+    int (*cuDevicePrimaryCtxRetain)(void **context, int device);
+    int (*cuCtxGetCurrent)(void **context);
+    int (*cuCtxSetCurrent)(void *context);
+    int (*cuCtxSynchronize)(void);
+    int (*cuMemAlloc_v2)(unsigned long long *addr, size_t size_bytes);
+    int (*cuMemFree_v2)(unsigned long long addr);
+    int (*cuStreamCreate)(void **stream, unsigned flags);
+    int (*cuStreamDestroy_v2)(void *stream);
+    int (*cuStreamBeginCapture_v2)(void *stream, int mode);
+    int (*cuStreamEndCapture)(void *stream, void **graph);
+    int (*cuStreamIsCapturing)(void *stream, int *status);
+} driver;
+
+static const struct {
+    const char *name;
+    void *call;
+} wanted[] = {
+    {"cuInit", &driver.cuInit},
+    {"cuDeviceGetCount", &driver.cuDeviceGetCount},
+    {"cuDevicePrimaryCtxRetain", &driver.cuDevicePrimaryCtxRetain},
+    {"cuCtxGetCurrent", &driver.cuCtxGetCurrent},
+    {"cuCtxSetCurrent", &driver.cuCtxSetCurrent},
+    {"cuCtxSynchronize", &driver.cuCtxSynchronize},
+    {"cuMemAlloc_v2", &driver.cuMemAlloc_v2},
+    {"cuMemFree_v2", &driver.cuMemFree_v2},
+    {"cuStreamCreate", &driver.cuStreamCreate},
+    {"cuStreamDestroy_v2", &driver.cuStreamDestroy_v2},
+    {"cuStreamBeginCapture_v2", &driver.cuStreamBeginCapture_v2},
+    {"cuStreamEndCapture", &driver.cuStreamEndCapture},
+    {"cuStreamIsCapturing", &driver.cuStreamIsCapturing},
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the next three */
+static int started = -1; /* what starting answered; -1: not tried */
+static pid_t owner;
+static void *contexts[DEVICES];
+static atomic_int allocs, frees;
+
+static _Thread_local int last_error, current_device;
+
+static int fail(int result) {
+    if (result != 0)
+        last_error = result;
+    return result;
+}
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+static int load(void) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        void *call = library == NULL ? NULL : dlsym(library, wanted[i].name);
+
+        if (call == NULL)
+            return 35; /* insufficient driver */
+        memcpy(wanted[i].call, &call, sizeof call);
+    }
+    return driver.cuInit(0);
+}
+
+static int make_context(void) {
+    if (started == -1) {
+        started = load();
+        owner = getpid();
+    }
+    if (started != 0)
+        return started;
+    if (owner != getpid())
+        return TOY_NOT_INITIALIZED;
+    return contexts[current_device] != NULL
+               ? 0
+               : driver.cuDevicePrimaryCtxRetain(&contexts[current_device], current_device);
+}
+
+static int begin(void) {
+    int result;
+
+    pthread_mutex_lock(&mutex);
+    result = make_context();
+    pthread_mutex_unlock(&mutex);
+    return result != 0 ? result : driver.cuCtxSetCurrent(contexts[current_device]);
+}
+
+int cudaRuntimeGetVersion(int *version) {
+    *version = TOY_VERSION * 1000;
+    return 0;
+}
+
+int cudaGetDevice(int *device) {
+    *device = current_device;
+    return 0;
+}
+
+int cudaSetDevice(int device) {
+    int count = 0, result = begin();
+
+    if (result == 0)
+        result = driver.cuDeviceGetCount(&count);
+    if (result == 0 && (device < 0 || device >= count))
+        result = TOY_INVALID_DEVICE;
+    if (result == 0) {
+        current_device = device;
+        result = begin();
+    }
+    return fail(result);
+}
+
+int cudaDeviceSynchronize(void) {
+    int result = begin();
+
+    return fail(result != 0 ? result : driver.cuCtxSynchronize());
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+int cudaMalloc(void **addr, size_t size_bytes) {
+    unsigned long long made = 0;
+    int result = begin();
+
+    allocs++;
+    if (result == 0 && addr == NULL)
+        result = TOY_INVALID_VALUE;
+    if (result == 0 && size_bytes > 0)
+        result = driver.cuMemAlloc_v2(&made, size_bytes);
+    if (result == 0)
+        *addr = (void *)(uintptr_t)made;
+    return fail(result);
+}
+
+/* Of whatever device: the stand-in frees only what is the current context's. */
+static int free_anywhere(void *addr) {
+    int result = TOY_INVALID_VALUE;
+
+    for (int i = 0; i < DEVICES && result == TOY_INVALID_VALUE; i++) {
+        if (contexts[i] != NULL && driver.cuCtxSetCurrent(contexts[i]) == 0)
+            result = driver.cuMemFree_v2((uintptr_t)addr);
+    }
+    driver.cuCtxSetCurrent(contexts[current_device]);
+    return result;
+}
+
+int cudaFree(void *addr) {
+    int result = begin();
+
+    frees += addr != NULL;
+    if (result == 0 && addr != NULL)
+        result = free_anywhere(addr);
+    return fail(result);
+}
+
+void toyCalls(int *allocs_seen, int *frees_seen) {
+    *allocs_seen = allocs;
+    *frees_seen = frees;
+}
+
+int cudaGetLastError(void) {
+    int result = last_error;
+
+    last_error = 0;
+    return result;
+}
+
+int cudaPeekAtLastError(void) {
+    return last_error;
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+int cudaStreamCreateWithFlags(void **stream, unsigned flags) {
+    int result = begin();
+
+    return fail(result != 0 ? result : driver.cuStreamCreate(stream, flags));
+}
+
+int cudaStreamDestroy(void *stream) {
+    int result = begin();
+
+    return fail(result != 0 ? result : driver.cuStreamDestroy_v2(stream));
+}
+
+int cudaStreamBeginCapture(void *stream, int mode) {
+    int result = begin();
+
+    return fail(result != 0 ? result : driver.cuStreamBeginCapture_v2(stream, mode));
+}
+
+int cudaStreamBeginCapture_ptsz(void *stream, int mode) {
+    return cudaStreamBeginCapture(stream, mode);
+}
+
+int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges,
+                                  size_t node_count, int mode) {
+    (void)graph;
+    (void)nodes;
+    (void)edges;
+    (void)node_count;
+    return cudaStreamBeginCapture(stream, mode);
+}
+
+int cudaStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const void *nodes,
+                                       const void *edges, size_t node_count, int mode) {
+    return cudaStreamBeginCaptureToGraph(stream, graph, nodes, edges, node_count, mode);
+}
+
+int cudaStreamEndCapture(void *stream, void **graph) {
+    int result = begin();
+
+    return fail(result != 0 ? result : driver.cuStreamEndCapture(stream, graph));
+}
+
+int cudaStreamEndCapture_ptsz(void *stream, void **graph) {
+    return cudaStreamEndCapture(stream, graph);
+}
+
+int cudaStreamIsCapturing(void *stream, int *status) {
+    int result = begin();
+
+    return fail(result != 0 ? result : driver.cuStreamIsCapturing(stream, status));
+}

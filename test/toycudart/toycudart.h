@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A CUDA runtime that is none, over whatever libcuda.so.1 is there: what the preload's tests need
+ * of it, with the real one's numbers, names and versions of names. It is built as libcudart.so.12
+ * and as libcudart.so.13, which know nothing of each other. */
+#ifndef TEST_TOYCUDART_H
+#define TEST_TOYCUDART_H
+
+#include <stddef.h>
+
+enum {
+    TOY_SUCCESS = 0,
+    TOY_INVALID_VALUE = 1,
+    TOY_OUT_OF_MEMORY = 2,
+    TOY_NOT_INITIALIZED = 3,
+    TOY_INVALID_DEVICE = 101,
+    TOY_CAPTURE_INVALIDATED = 901
+};
+
+enum { TOY_NON_BLOCKING = 1, TOY_GLOBAL = 0, TOY_RELAXED = 2 };
+
+int cudaRuntimeGetVersion(int *version);
+int cudaGetDevice(int *device);
+int cudaSetDevice(int device);
+int cudaDeviceSynchronize(void);
+int cudaMalloc(void **addr, size_t size_bytes);
+int cudaFree(void *addr);
+int cudaGetLastError(void);
+int cudaPeekAtLastError(void);
+int cudaStreamCreateWithFlags(void **stream, unsigned flags);
+int cudaStreamDestroy(void *stream);
+int cudaStreamBeginCapture(void *stream, int mode);
+int cudaStreamBeginCapture_ptsz(void *stream, int mode);
+int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges,
+                                  size_t node_count, int mode);
+int cudaStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const void *nodes,
+                                       const void *edges, size_t node_count, int mode);
+int cudaStreamEndCapture(void *stream, void **graph);
+int cudaStreamEndCapture_ptsz(void *stream, void **graph);
+int cudaStreamIsCapturing(void *stream, int *status);
+
+/* How many calls of cudaMalloc and of cudaFree, that of NULL left out, have come to this one. */
+void toyCalls(int *allocs, int *frees);
+
+#endif

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program that uses the runtime and has never heard of Tidegate, but for what `scope` does. Each
+ * word of its command line is a thing that it does; every line that it prints is the same with the
+ * preload and without, unless the thing is there to tell them apart. Built as a program, and as a
+ * module that a program opens with RTLD_LOCAL. */
+#include "toyhost.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <tidegate/process.h>
+#include <tidegate/scope.h>
+
+#include "toycudart.h"
+
+enum { MIB = 1 << 20, THREADS = 8, ROUNDS = 200 };
+
+#define UNTOUCHED ((void *)(uintptr_t)0x77)
+
+/* ---- the same with and without --------------------------------------------------------------- */
+
+static void tell(const char *what, int result, void *addr) {
+    const char *place = addr == UNTOUCHED ? "untouched" : addr == NULL ? "NULL" : "memory";
+    int peeked = cudaPeekAtLastError(), taken = cudaGetLastError(), after = cudaGetLastError();
+
+    printf("%s: %d %s, last error %d %d %d, errno %d\n", what, result, place, peeked, taken, after,
+           errno);
+}
+
+static void *try_alloc(const char *what, size_t size_bytes) {
+    void *addr = UNTOUCHED;
+    int result = cudaMalloc(&addr, size_bytes);
+
+    tell(what, result, addr);
+    return addr;
+}
+
+static void try_free(const char *what, void *addr) {
+    tell(what, cudaFree(addr), UNTOUCHED);
+}
+
+/* For a card of 64 MiB. */
+static void do_errors(void) {
+    int on_the_stack = 0;
+    char *large, *other;
+
+    errno = 55;
+    try_alloc("size 0", 0);
+    tell("NULL for the address", cudaMalloc(NULL, 4 * MIB), UNTOUCHED);
+    large = try_alloc("40 MiB", 40 * MIB);
+    try_alloc("40 more", 40 * MIB);
+    try_alloc("more than the card has", 65 * MIB);
+    try_alloc("more than there are addresses", SIZE_MAX);
+    other = try_alloc("10 more", 10 * MIB);
+    try_free("inside", large + 512);
+    try_free("memory of the host", &on_the_stack);
+    try_free("NULL", NULL);
+    try_free("10", other);
+    try_free("10 again", other);
+    try_free("40", large);
+    try_free("40 again", large);
+}
+
+/* The later of two failures is the last error, whosever they are. */
+static void do_order(void) {
+    void *large = NULL, *addr = UNTOUCHED;
+    int on_the_stack = 0, result = cudaMalloc(&large, 40 * MIB);
+
+    printf("40 MiB: %d\n", result);
+    result = cudaMalloc(&addr, 40 * MIB);
+    printf("full %d, then ", result);
+    tell("a wrong free", cudaFree(&on_the_stack), addr);
+    result = cudaFree(&on_the_stack);
+    printf("a wrong free %d, then ", result);
+    tell("full", cudaMalloc(&addr, 40 * MIB), addr);
+    result = cudaMalloc(&addr, 40 * MIB);
+    printf("full %d, peeked %d, ", result, cudaPeekAtLastError());
+    result = cudaFree(large);
+    printf("a good free %d, then ", result);
+    tell("nothing", 0, addr);
+}
+
+static void do_context(void) {
+    int (*get_current)(void **context) = NULL;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context = NULL, *addr = NULL;
+    void *found = driver == NULL ? NULL : dlsym(driver, "cuCtxGetCurrent");
+    int result = cudaMalloc(&addr, 4 * MIB);
+
+    memcpy(&get_current, &found, sizeof found);
+    printf("alloc %d, ", result);
+    printf("current context %d %s\n", get_current(&context), context != NULL ? "there" : "none");
+}
+
+static void *free_it(void *addr) {
+    int result = cudaFree(addr);
+
+    printf("free in another thread: %d, last error %d\n", result, cudaGetLastError());
+    return NULL;
+}
+
+static void do_devices(void) {
+    void *first = NULL, *second = NULL;
+    pthread_t thread;
+    int results[3];
+
+    results[0] = cudaMalloc(&first, 40 * MIB);
+    results[1] = cudaSetDevice(1);
+    results[2] = cudaMalloc(&second, 40 * MIB);
+    printf("device 0: %d, set 1: %d, device 1: %d\n", results[0], results[1], results[2]);
+    results[0] = cudaFree(first);
+    printf("free of the other device's: %d\n", results[0]);
+    pthread_create(&thread, NULL, free_it, second);
+    pthread_join(thread, NULL);
+}
+
+static void do_fork(void) {
+    void *addr = NULL, *second = UNTOUCHED;
+    int result = cudaMalloc(&addr, 4 * MIB), status = 0;
+    pid_t child;
+
+    printf("parent: %d\n", result);
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        result = cudaMalloc(&second, 4 * MIB);
+        tell("child", result, second);
+        tell("child's free of the parent's", cudaFree(addr), UNTOUCHED);
+        fflush(stdout);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    printf("child ended: %d\n", status);
+    try_free("parent", addr);
+}
+
+static void *work(void *failures) {
+    for (int round = 0; round < ROUNDS; round++) {
+        void *addr = NULL, *other = NULL;
+        bool is_good = cudaMalloc(&addr, 2 * MIB) == 0 && cudaMalloc(&other, MIB) == 0 &&
+                       addr != other && cudaFree(addr) == 0 && cudaFree(other) == 0 &&
+                       cudaGetLastError() == 0;
+
+        if (!is_good)
+            __atomic_add_fetch((int *)failures, 1, __ATOMIC_SEQ_CST);
+    }
+    return NULL;
+}
+
+static void do_threads(void) {
+    pthread_t threads[THREADS];
+    int failures = 0;
+
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, work, &failures);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    printf("threads: %d failures\n", failures);
+}
+
+/* What is freed in a capture leaves room for what is allocated there, and the capture is whole. */
+static void capture(const char *what, int result, void *stream, int (*end)(void *, void **)) {
+    void *before = NULL, *inside = NULL, *graph = NULL;
+    int results[3];
+
+    results[0] = cudaMalloc(&before, 8 * MIB);
+    results[1] = cudaFree(before);
+    results[2] = cudaMalloc(&inside, 8 * MIB);
+    printf("%s: begun %d, inside %d %d %d, ", what, result, results[0], results[1], results[2]);
+    result = end(stream, &graph);
+    printf("ended %d, freed %d\n", result, cudaFree(inside));
+}
+
+static void do_capture(void) {
+    void *stream = NULL, *addr = NULL, *graph;
+    int result;
+
+    printf("stream: %d\n", cudaStreamCreateWithFlags(&stream, TOY_NON_BLOCKING));
+    capture("relaxed", cudaStreamBeginCapture(stream, TOY_RELAXED), stream, cudaStreamEndCapture);
+    capture("own", cudaStreamBeginCapture_ptsz(stream, TOY_RELAXED), stream,
+            cudaStreamEndCapture_ptsz);
+    capture("to", cudaStreamBeginCaptureToGraph(stream, NULL, NULL, NULL, 0, TOY_RELAXED), stream,
+            cudaStreamEndCapture);
+    capture("to own",
+            cudaStreamBeginCaptureToGraph_ptsz(stream, NULL, NULL, NULL, 0, TOY_RELAXED), stream,
+            cudaStreamEndCapture_ptsz);
+    result = cudaStreamBeginCapture(stream, TOY_RELAXED);
+    printf("begun %d, synchronised %d, ", result, cudaDeviceSynchronize());
+    result = cudaStreamEndCapture(stream, &graph);
+    tell("ended", result, UNTOUCHED);
+    tell("ended again", cudaStreamEndCapture(stream, &graph), UNTOUCHED);
+    tell("begun nowhere", cudaStreamBeginCapture(NULL, TOY_RELAXED), UNTOUCHED);
+    result = cudaStreamBeginCapture(stream, TOY_RELAXED);
+    printf("begun %d, destroyed %d\n", result, cudaStreamDestroy(stream));
+    result = cudaMalloc(&addr, 50 * MIB); /* all that was freed has settled by then */
+    printf("50 MiB: %d, freed %d\n", result, cudaFree(addr));
+}
+
+static void do_version(void) {
+    int version = 0, result = cudaRuntimeGetVersion(&version);
+
+    printf("version %d %d\n", result, version);
+}
+
+/* ---- what tells them apart ------------------------------------------------------------------- */
+
+static void do_calls(void) {
+    int allocs, frees;
+
+    toyCalls(&allocs, &frees);
+    printf("the runtime saw %d allocs, %d frees\n", allocs, frees);
+}
+
+static void do_once(void) {
+    void *small = NULL, *large = NULL;
+    int results[4];
+
+    results[0] = cudaMalloc(&small, MIB - 1);
+    results[1] = cudaMalloc(&large, MIB);
+    results[2] = cudaFree(small);
+    results[3] = cudaFree(large);
+    printf("once: %d %d %d %d\n", results[0], results[1], results[2], results[3]);
+}
+
+static void do_maps(void) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    bool has_library = false;
+    char line[4096];
+
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
+        has_library |= strstr(line, "/libtidegate.so") != NULL;
+    if (maps != NULL)
+        fclose(maps);
+    printf("libtidegate.so is %s\n", has_library ? "mapped" : "not mapped");
+}
+
+/* Fills the card and leaves the error where it is. */
+static void do_full(void) {
+    void *addr;
+    int result = cudaMalloc(&addr, 40 * MIB);
+
+    printf("full: %d, then %d\n", result, cudaMalloc(&addr, 40 * MIB));
+}
+
+static void do_last(void) {
+    printf("last error %d\n", cudaGetLastError());
+}
+
+static void do_leave(void) {
+    printf("moved: %d\n", chdir("/"));
+}
+
+static void *find(void *library, const char *name) {
+    void *found = dlsym(library, name);
+
+    if (found == NULL) {
+        fprintf(stderr, "toyhost: no %s\n", name);
+        exit(1);
+    }
+    return found;
+}
+
+/* As Python would: opens the library, and a scope around the program's own code. */
+static void do_scope(void) {
+    void *library = dlopen(getenv("TOYHOST_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+    struct tg_tag_params params = {.packed = getenv("TOYHOST_PACKED") != NULL};
+    __typeof__(&tg_process_memory) process_memory;
+    __typeof__(&tg_scope_push) push;
+    __typeof__(&tg_scope_pop) pop;
+    __typeof__(&tg_tag_open) open;
+    struct tg_memory *memory = NULL;
+    struct tg_tag *tag = NULL;
+    int results[3];
+
+    if (library == NULL) {
+        fprintf(stderr, "toyhost: %s\n", dlerror());
+        exit(1);
+    }
+    *(void **)&process_memory = find(library, "tg_process_memory");
+    *(void **)&push = find(library, "tg_scope_push");
+    *(void **)&pop = find(library, "tg_scope_pop");
+    *(void **)&open = find(library, "tg_tag_open");
+    results[0] = process_memory(0, &memory);
+    results[1] = open(memory, "scoped", &params, &tag);
+    results[2] = push(tag);
+    printf("scope: %d %d %d\n", results[0], results[1], results[2]);
+    do_once();
+    printf("out of it: %d\n", pop());
+}
+
+int host_do(const char *what) {
+    static const struct {
+        const char *name;
+        void (*act)(void);
+    } things[] = {
+        {"errors", do_errors}, {"order", do_order}, {"context", do_context},
+        {"devices", do_devices}, {"fork", do_fork}, {"threads", do_threads},
+        {"capture", do_capture}, {"version", do_version}, {"calls", do_calls},
+        {"once", do_once}, {"maps", do_maps}, {"full", do_full}, {"last", do_last},
+        {"leave", do_leave}, {"scope", do_scope},
+    };
+
+    for (size_t i = 0; i < sizeof things / sizeof *things; i++) {
+        if (strcmp(things[i].name, what) == 0) {
+            things[i].act();
+            return fflush(stdout);
+        }
+    }
+    fprintf(stderr, "toyhost: what is %s?\n", what);
+    return -1;
+}
