@@ -74,8 +74,7 @@ int tg__hook_alloc(void **addr, size_t size_bytes) {
 
     if (next == NULL)
         return TG__RUNTIME_NOT_INITIALIZED;
-    if (addr == NULL || size_bytes == 0 || !tg__mode_is_on() ||
-        !alloc(addr, size_bytes, caller, &result))
+    if (addr == NULL || !tg__mode_is_on() || !alloc(addr, size_bytes, caller, &result))
         return next(addr, size_bytes);
     return result;
 }

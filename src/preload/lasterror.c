@@ -25,7 +25,7 @@ int tg__error_set(int result, const void *caller) {
 static int newest(int result, tg__take_error_fn runtime, bool is_taken) {
     int ours = pending.runtime == runtime ? pending.result : 0;
 
-    if (ours != 0 && (is_taken || result != 0))
+    if (ours != 0 && is_taken)
         pending.result = 0;
     return result != 0 ? result : ours;
 }

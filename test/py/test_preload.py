@@ -120,14 +120,18 @@ def test_a_scope_without_the_mode_is_the_users_alone(host):
 
 @pytest.mark.parametrize("program, words", ALL, ids=IDS)
 def test_a_capture_is_left_whole(host, program, words):
-    assert host(program, *words("capture", "calls"), **ON).out.splitlines() == [
-        "stream: 0",
-        *(f"{what}: begun 0, inside 0 0 0, ended 0, freed 0"
-          for what in ("relaxed", "own", "to", "to own")),
+    seen = host(program, *words("capture", "calls"), **ON).out.splitlines()
+    assert seen[0] == "stream: 0"
+    assert seen[1:9] == [line for what in ("one", "own", "to", "to own") for line in (
+        f"{what}: begun 0, not ended 1, inside 0 0 0, ended 0, freed 0",
+        f"after {what} room for 0 0")]
+    assert seen[9:] == [
         "begun 0, synchronised 900, ended: 901 untouched, last error 901 901 0, errno 0",
+        "after a lost one room for 0 0",
         "ended again: 1 untouched, last error 1 1 0, errno 0",
-        "begun nowhere: 1 untouched, last error 1 1 0, errno 0",
-        "begun 0, destroyed 0", "50 MiB: 0, freed 0", "the runtime saw 0 allocs, 0 frees"]
+        "begun nowhere: 1 untouched, last error 1 1 0, errno 0", "after none room for 0 0",
+        "begun 0, destroyed 0", "after a destroyed one room for 0 0",
+        "the runtime saw 0 allocs, 0 frees"]
 
 
 # ---- which runtime ------------------------------------------------------------------------------
@@ -140,6 +144,28 @@ def test_each_of_two_runtimes_is_asked_by_its_own(host, env):
         "version 0 12000", "full: 0, then 2", "last error 0", "version 0 13000",
         "last error 2", "last error 0"]
     assert host("host12", "full", "last", **env).out == "full: 0, then 2\nlast error 2\n"
+
+
+@pytest.mark.parametrize("env", [{}, ON], ids=["off", "on"])
+def test_a_modules_runtime_is_not_the_programs(host, env):
+    ours = host("host12", "full", "module", "last", TOYHOST_MODULE=f"{TOYS}/module13.so", **env)
+    assert ours.out.splitlines() == ["full: 0, then 2", "last error 0", "module: 0",
+                                     "last error 2"]
+
+
+def test_who_finds_us_by_name_alone_gets_the_runtime_that_is_there(host):
+    code = (f"import ctypes; ctypes.CDLL('{TOYS}/module12.so'); "
+            "print(ctypes.CDLL(None).cudaPeekAtLastError())")
+    ours = run(sys.executable, "-c", code, env={"LD_PRELOAD": str(PRELOAD), **ON})
+    assert (ours.status, ours.out, ours.err) == (0, "0\n", "")
+
+
+def test_who_is_linked_to_it_gets_the_runtime_too(host):
+    module = f"{TOYS}/modulelinked.so"
+    for env in ({}, ON):
+        ours = host("hostlocal", f"{module}:version", f"{module}:once", f"{module}:last",
+                    preload=None, **env)
+        assert ours.out == "version 0 13000\nonce: 0 0 0 0\nlast error 0\n"
 
 
 def test_without_any_runtime_it_is_said(tmp_path):
@@ -240,6 +266,16 @@ def test_a_library_that_cannot_be_used_is_said_once(host, tmp_path, damage, why)
     assert ours.out == plain.out
     assert ours.err.startswith(f"tidegate: the preload steps aside: {folder}/libtidegate.so: ")
     assert ours.err.count("\n") == 1 and why in ours.err
+
+
+def test_who_stepped_aside_stays_there(host, tmp_path):
+    shutil.copy(PRELOAD, tmp_path)
+    ours = host("host12", "once", "repair", "once", "calls", "maps",
+                preload=tmp_path / PRELOAD.name, TOYHOST_PLACE=str(tmp_path / "libtidegate.so"),
+                **ON)
+    assert ours.out.splitlines()[1:] == ["repaired: 0", "once: 0 0 0 0",
+                                         "the runtime saw 4 allocs, 4 frees",
+                                         "libtidegate.so is not mapped"]
 
 
 def test_a_relative_name_is_not_followed(host, tmp_path):

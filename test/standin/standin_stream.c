@@ -83,6 +83,15 @@ int cuStreamBeginCapture_v2(struct tg__custream *stream, int mode) {
     return at < STREAMS ? 0 : TG__CU_ERROR_OUT_OF_MEMORY;
 }
 
+/* With the mutex. */
+static void forget_capture(struct tg__custream *stream) {
+    for (int i = 0; i < STREAMS; i++) {
+        if (capturing[i] == stream)
+            capturing[i] = NULL;
+    }
+    stream->is_capturing = false;
+}
+
 int cuStreamEndCapture(struct tg__custream *stream, void **graph) {
     int result = standin_begin();
 
@@ -91,11 +100,7 @@ int cuStreamEndCapture(struct tg__custream *stream, void **graph) {
     if (is_own(stream) || !stream->is_capturing)
         return TG__CU_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&mutex);
-    for (int i = 0; i < STREAMS; i++) {
-        if (capturing[i] == stream)
-            capturing[i] = NULL;
-    }
-    stream->is_capturing = false;
+    forget_capture(stream);
     result = stream->is_invalid ? TG__CU_ERROR_STREAM_CAPTURE_INVALIDATED : 0;
     pthread_mutex_unlock(&mutex);
     *graph = NULL;
@@ -148,6 +153,9 @@ int cuStreamDestroy_v2(struct tg__custream *stream) {
         return result;
     if (is_own(stream))
         return TG__CU_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&mutex);
+    forget_capture(stream); /* which ends with its stream */
+    pthread_mutex_unlock(&mutex);
     result = standin_result(stream->device->ops->queue_close(stream->device, stream->queue));
     free(stream);
     return result;

@@ -12,6 +12,9 @@
 
 enum { DEVICES = 8 };
 
+/* A thread's own stream; the `_ptsz` forms mean it by NULL. */
+#define OWN_STREAM ((void *)(uintptr_t)2)
+
 static struct {
     int (*cuInit)(unsigned flags);
     int (*cuDeviceGetCount)(int *count);
@@ -161,8 +164,8 @@ int cudaFree(void *addr) {
     int result = begin();
 
     frees += addr != NULL;
-    if (result == 0 && addr != NULL)
-        result = free_anywhere(addr);
+    if (result == 0) /* a free waits, if only for nothing */
+        result = addr != NULL ? free_anywhere(addr) : driver.cuCtxSynchronize();
     return fail(result);
 }
 
@@ -196,14 +199,29 @@ int cudaStreamDestroy(void *stream) {
     return fail(result != 0 ? result : driver.cuStreamDestroy_v2(stream));
 }
 
+/* The thread's own, under its name. */
+static void *named(void *stream) {
+    static _Thread_local void *own;
+
+    if (stream != OWN_STREAM)
+        return stream;
+    if (own == NULL)
+        driver.cuStreamCreate(&own, TOY_NON_BLOCKING);
+    return own;
+}
+
+static void *own(void *stream) {
+    return stream == NULL ? OWN_STREAM : stream;
+}
+
 int cudaStreamBeginCapture(void *stream, int mode) {
     int result = begin();
 
-    return fail(result != 0 ? result : driver.cuStreamBeginCapture_v2(stream, mode));
+    return fail(result != 0 ? result : driver.cuStreamBeginCapture_v2(named(stream), mode));
 }
 
 int cudaStreamBeginCapture_ptsz(void *stream, int mode) {
-    return cudaStreamBeginCapture(stream, mode);
+    return cudaStreamBeginCapture(own(stream), mode);
 }
 
 int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges,
@@ -217,21 +235,24 @@ int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, 
 
 int cudaStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const void *nodes,
                                        const void *edges, size_t node_count, int mode) {
-    return cudaStreamBeginCaptureToGraph(stream, graph, nodes, edges, node_count, mode);
+    return cudaStreamBeginCaptureToGraph(own(stream), graph, nodes, edges, node_count, mode);
 }
 
+/* Without a place for the graph the capture goes on. */
 int cudaStreamEndCapture(void *stream, void **graph) {
     int result = begin();
 
-    return fail(result != 0 ? result : driver.cuStreamEndCapture(stream, graph));
+    if (result == 0 && graph == NULL)
+        result = TOY_INVALID_VALUE;
+    return fail(result != 0 ? result : driver.cuStreamEndCapture(named(stream), graph));
 }
 
 int cudaStreamEndCapture_ptsz(void *stream, void **graph) {
-    return cudaStreamEndCapture(stream, graph);
+    return cudaStreamEndCapture(own(stream), graph);
 }
 
 int cudaStreamIsCapturing(void *stream, int *status) {
     int result = begin();
 
-    return fail(result != 0 ? result : driver.cuStreamIsCapturing(stream, status));
+    return fail(result != 0 ? result : driver.cuStreamIsCapturing(named(stream), status));
 }

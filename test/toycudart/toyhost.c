@@ -92,11 +92,11 @@ static void do_context(void) {
     int (*get_current)(void **context) = NULL;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context = NULL, *addr = NULL;
     void *found = driver == NULL ? NULL : dlsym(driver, "cuCtxGetCurrent");
-    int result = cudaMalloc(&addr, 4 * MIB);
+    int result = cudaMalloc(&addr, 4 * MIB), asked;
 
     memcpy(&get_current, &found, sizeof found);
-    printf("alloc %d, ", result);
-    printf("current context %d %s\n", get_current(&context), context != NULL ? "there" : "none");
+    asked = get_current(&context);
+    printf("alloc %d, current context %d %s\n", result, asked, context != NULL ? "there" : "none");
 }
 
 static void *free_it(void *addr) {
@@ -165,42 +165,61 @@ static void do_threads(void) {
     printf("threads: %d failures\n", failures);
 }
 
-/* What is freed in a capture leaves room for what is allocated there, and the capture is whole. */
+/* That what is freed comes back: no capture is taken for open. */
+static void room(const char *after) {
+    int results[2] = {0, 0};
+
+    for (int i = 0; i < 2; i++) {
+        void *addr = NULL;
+
+        results[i] = cudaMalloc(&addr, 40 * MIB);
+        cudaFree(addr);
+    }
+    cudaGetLastError();
+    printf("after %s room for %d %d\n", after, results[0], results[1]);
+}
+
+/* The capture is whole at its end, whatever was allocated and freed in it, and although somebody
+ * failed to end it before. */
 static void capture(const char *what, int result, void *stream, int (*end)(void *, void **)) {
     void *before = NULL, *inside = NULL, *graph = NULL;
-    int results[3];
+    int results[4];
 
-    results[0] = cudaMalloc(&before, 8 * MIB);
-    results[1] = cudaFree(before);
-    results[2] = cudaMalloc(&inside, 8 * MIB);
-    printf("%s: begun %d, inside %d %d %d, ", what, result, results[0], results[1], results[2]);
+    results[0] = end(stream, NULL);
+    results[1] = cudaMalloc(&before, 8 * MIB);
+    results[2] = cudaFree(before);
+    results[3] = cudaMalloc(&inside, 8 * MIB);
+    printf("%s: begun %d, not ended %d, inside %d %d %d, ", what, result, results[0], results[1],
+           results[2], results[3]);
     result = end(stream, &graph);
     printf("ended %d, freed %d\n", result, cudaFree(inside));
+    room(what);
 }
 
 static void do_capture(void) {
-    void *stream = NULL, *addr = NULL, *graph;
+    void *stream = NULL, *graph;
     int result;
 
     printf("stream: %d\n", cudaStreamCreateWithFlags(&stream, TOY_NON_BLOCKING));
-    capture("relaxed", cudaStreamBeginCapture(stream, TOY_RELAXED), stream, cudaStreamEndCapture);
-    capture("own", cudaStreamBeginCapture_ptsz(stream, TOY_RELAXED), stream,
+    capture("one", cudaStreamBeginCapture(stream, TOY_RELAXED), stream, cudaStreamEndCapture);
+    capture("own", cudaStreamBeginCapture_ptsz(NULL, TOY_RELAXED), NULL,
             cudaStreamEndCapture_ptsz);
     capture("to", cudaStreamBeginCaptureToGraph(stream, NULL, NULL, NULL, 0, TOY_RELAXED), stream,
             cudaStreamEndCapture);
     capture("to own",
-            cudaStreamBeginCaptureToGraph_ptsz(stream, NULL, NULL, NULL, 0, TOY_RELAXED), stream,
+            cudaStreamBeginCaptureToGraph_ptsz(NULL, NULL, NULL, NULL, 0, TOY_RELAXED), NULL,
             cudaStreamEndCapture_ptsz);
     result = cudaStreamBeginCapture(stream, TOY_RELAXED);
     printf("begun %d, synchronised %d, ", result, cudaDeviceSynchronize());
     result = cudaStreamEndCapture(stream, &graph);
     tell("ended", result, UNTOUCHED);
+    room("a lost one");
     tell("ended again", cudaStreamEndCapture(stream, &graph), UNTOUCHED);
     tell("begun nowhere", cudaStreamBeginCapture(NULL, TOY_RELAXED), UNTOUCHED);
+    room("none");
     result = cudaStreamBeginCapture(stream, TOY_RELAXED);
     printf("begun %d, destroyed %d\n", result, cudaStreamDestroy(stream));
-    result = cudaMalloc(&addr, 50 * MIB); /* all that was freed has settled by then */
-    printf("50 MiB: %d, freed %d\n", result, cudaFree(addr));
+    room("a destroyed one");
 }
 
 static void do_version(void) {
@@ -251,6 +270,21 @@ static void do_full(void) {
 
 static void do_last(void) {
     printf("last error %d\n", cudaGetLastError());
+}
+
+/* Puts a library where none was. */
+static void do_repair(void) {
+    printf("repaired: %d\n", symlink(getenv("TOYHOST_LIBRARY"), getenv("TOYHOST_PLACE")));
+}
+
+/* The module's own runtime is not this one's. */
+static void do_module(void) {
+    void *module = dlopen(getenv("TOYHOST_MODULE"), RTLD_NOW | RTLD_LOCAL);
+    void *found = module == NULL ? NULL : dlsym(module, "host_do");
+    int (*act)(const char *what) = NULL;
+
+    memcpy(&act, &found, sizeof found);
+    printf("module: %d\n", act == NULL ? -1 : act("last"));
 }
 
 static void do_leave(void) {
@@ -304,7 +338,8 @@ int host_do(const char *what) {
         {"devices", do_devices}, {"fork", do_fork}, {"threads", do_threads},
         {"capture", do_capture}, {"version", do_version}, {"calls", do_calls},
         {"once", do_once}, {"maps", do_maps}, {"full", do_full}, {"last", do_last},
-        {"leave", do_leave}, {"scope", do_scope},
+        {"leave", do_leave}, {"scope", do_scope}, {"module", do_module},
+        {"repair", do_repair},
     };
 
     for (size_t i = 0; i < sizeof things / sizeof *things; i++) {
