@@ -639,6 +639,18 @@ print(json.dumps(seen))
     assert seen == [[], [True], [True], [False]]
 
 
+def test_a_start_up_is_already_the_engines(engine):
+    """The mark joins the ledger before the allocator is announced, and the name stays."""
+    seen, _ = engine(STARTS + """
+import multiprocessing
+multiprocessing.parent_process = lambda: 1
+worker.init_worker_distributed_environment(config, 0)
+made._maybe_get_memory_pool_context("weights")
+print(json.dumps([row.name for row in tidegate.status().tenants]))
+""")
+    assert seen == ["vllm"]
+
+
 @pytest.mark.parametrize("name", ["init_device", "load_model", "determine_available_memory",
                                   "initialize_from_config", "sleep"])
 def test_a_start_up_that_fails_ends_and_so_does_one_whose_engine_sleeps(engine, name):

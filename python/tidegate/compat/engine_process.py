@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from .. import card, errors, identity, modes, seams, tenancy
 
@@ -21,22 +21,29 @@ def replace_method(key: str, owner: Any, name: str, around: Around) -> None:
 
 
 class Engine:
-    """One engine of this process. title: as people write it; version: asked when it is said."""
+    """One engine of this process. title: as people write it; version, called: how the ledger is to
+    name the process, both asked when they are said."""
 
-    def __init__(self, title: str, version: Callable[[], str]) -> None:
+    def __init__(self, title: str, version: Callable[[], str],
+                 called: Optional[Callable[[], str]] = None) -> None:
         self.title = title
         self.name = title.lower()
         self.version = version
+        self._called = called
         self.is_announced = False
 
-    def announce(self, what: str, name: str) -> bool:
-        """Says what is done here, and stands in the ledger by this name; later calls say nothing
-        more, and are False."""
+    def stand(self) -> None:
+        """Names the process, unless it is the user's own program. Who joins the ledger for the
+        engine does so first: the name under which a process has joined stays."""
+        if multiprocessing.parent_process() is not None:
+            identity.stand_for(self.name if self._called is None else self._called())
+
+    def announce(self, what: str) -> bool:
+        """Says what is done here; later calls say nothing more, and are False."""
         if self.is_announced:
             return False
         self.is_announced = True
-        if multiprocessing.parent_process() is not None:  # not the user's own program
-            identity.stand_for(name)
+        self.stand()
         where = card.current()
         gpu = "" if where is None else f"GPU {where.index}, "
         seams.announce(f"tidegate {modes.mode()}: {gpu}{self.title} {self.version()}: {what}")

@@ -9,6 +9,7 @@ import functools
 from typing import Any, Callable, Iterator, Optional
 
 from .. import errors, seams, tenancy
+from . import engine_process
 
 
 @contextlib.contextmanager
@@ -25,8 +26,9 @@ class Start:
     """The mark of this process's start-up. device: the one it computes on, None while there is
     none yet."""
 
-    def __init__(self, title: str, device: Callable[[], Optional[str]]) -> None:
-        self._title = title
+    def __init__(self, engine: engine_process.Engine,
+                 device: Callable[[], Optional[str]]) -> None:
+        self._engine = engine
         self._device = device
         self._mark: Optional[contextlib.ExitStack] = None
 
@@ -36,7 +38,8 @@ class Start:
         if device is None:
             return
         mark = contextlib.ExitStack()
-        with harmless(self._title, "start"):
+        self._engine.stand()
+        with harmless(self._engine.title, "start"):
             mark.enter_context(tenancy.starting(device))
             self._mark = mark
 

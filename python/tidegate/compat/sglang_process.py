@@ -30,7 +30,7 @@ def announce() -> None:
     what = ("release and resume are Tidegate's" if modes.mode() == modes.ON
             else "its releases and resumes are measured")
     where = card.current()
-    if ENGINE.announce(what, "sglang") and where is not None:
+    if ENGINE.announce(what) and where is not None:
         ENGINE.note(where)
 
 

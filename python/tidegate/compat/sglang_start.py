@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, Callable, Optional
 
 from .. import card
-from . import engine_process, engine_start
+from . import engine_process, engine_start, sglang_process
 
 
 def _device() -> Optional[str]:
@@ -16,7 +16,7 @@ def _device() -> Optional[str]:
     return None if where is None else f"cuda:{where.index}"
 
 
-start = engine_start.Start("SGLang", _device)
+start = engine_start.Start(sglang_process.ENGINE, _device)
 
 
 def install(module: ModuleType) -> None:

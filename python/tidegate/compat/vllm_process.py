@@ -25,9 +25,9 @@ def _name() -> str:
     return f"vllm tp {rank}" if several else "vllm"
 
 
-ENGINE = engine_process.Engine("vLLM", version)
+ENGINE = engine_process.Engine("vLLM", version, _name)
 
 
 def announce(what: str) -> None:
     """Says what is done here; later calls say nothing more."""
-    ENGINE.announce(what, _name())
+    ENGINE.announce(what)

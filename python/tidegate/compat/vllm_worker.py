@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Callable, Optional
 
 from .. import card, modes, seams, tenancy
-from . import engine_process, engine_start
+from . import engine_process, engine_start, vllm_process
 
 FIRST = "init_worker_distributed_environment"  # the look follows it
 STEPS = ("init_device", "load_model", "determine_available_memory", "initialize_from_config")
@@ -33,7 +33,7 @@ def _device() -> Optional[str]:
     return None
 
 
-start = engine_start.Start("vLLM", _device)
+start = engine_start.Start(vllm_process.ENGINE, _device)
 
 
 def install(module: ModuleType) -> None:
@@ -85,7 +85,7 @@ def _sleep(original: Callable[..., Any]) -> Callable[..., Any]:
         start.end()
         with contextlib.ExitStack() as mark:
             if _device() is not None:
-                with engine_start.harmless("vLLM", "sleep"):
+                with engine_start.harmless(vllm_process.ENGINE.title, "sleep"):
                     mark.enter_context(tenancy.giving(_device()))
             return original(*arguments, **named)
 
