@@ -122,6 +122,9 @@ def test_sleep_stands_beside_its_limit(bench):
                 wanted = "the driver's own" if kind == "no backup" else "a plain copy"
                 assert wanted in row["limit"]["what"]
         assert rows[f"{kind}, 1 GiB blocks"]["value"] is None
+    at_once = rows["host, later, 20 MiB blocks: at once"]
+    assert at_once["limit"] == rows["host, later, 20 MiB blocks: wake"]["limit"]
+    assert at_once["value"]["median"] > 0
 
 
 def test_repack_gives_back_all_but_what_stays(bench):
