@@ -2,9 +2,11 @@
 """Compares runs of the real verl: without Tidegate, with it in observe, with it on.
 
     verl_beside.py OBSERVE.json ON.json WITHOUT.json [WITHOUT_AGAIN.json] [--results DIR]
+                   [--name NAME]
 
 The files are verl_once.py's, of one set of options. A second run without tells how far two runs of
-verl are apart anyhow. Needs no card.
+verl are apart anyhow. Of an earlier result of this program, the runs without Tidegate are taken: on
+another machine of the same kind, then, and each row's raw figures say of which. Needs no card.
 """
 import json
 import re
@@ -130,14 +132,14 @@ def speaks(run):
 
 def both_are_tenants(run):
     """With `on` the engine's memory lies in tags, which the ledger shows beside the trainer."""
-    if run["mode"] != "on":
+    if not run["mode"].startswith("on"):
         return []
     workers = [line for line in run["lines"] if OURS in line]
     looks = [look for look in run["status"] if not look["json"] and "kv_cache" in look["said"]]
-    return [row("on: workers of the engine whose memory is ours", "lines", len(workers), (">=", 1),
-                workers),
-            row("on: looks at the ledger that show the engine's tags", f"of {len(run['status'])}",
-                len(looks), (">=", 1), looks[-1:])]
+    return [row(f"{run['mode']}: workers of the engine whose memory is ours", "lines", len(workers),
+                (">=", 1), workers),
+            row(f"{run['mode']}: looks at the ledger that show the engine's tags",
+                f"of {len(run['status'])}", len(looks), (">=", 1), looks[-1:])]
 
 
 def host_memory(run):
@@ -175,11 +177,21 @@ def draw(runs, path):
     path.write_text(picture("verl 0.9.1, GRPO, FSDP2 with offload, hybrid vLLM 0.24.0", panels))
 
 
+def runs_of(path):
+    """The run in a file of verl_once.py; those without Tidegate in an earlier result."""
+    found = json.loads(path.read_text())
+    if "runs" not in found:
+        return [found]
+    return [{**run, "mode": "without", "used_mib": []} for mode, run in found["runs"].items()
+            if mode.startswith("without")]
+
+
 def main():
     arguments = parser(__doc__)
     arguments.add_argument("files", nargs="+", type=Path)
+    arguments.add_argument("--name", default="verl", help="of the result's file")
     options = arguments.parse_args()
-    runs = [json.loads(path.read_text()) for path in options.files]
+    runs = [run for path in options.files for run in runs_of(path)]
     without = sorted((run for run in runs if run["mode"] == "without"),
                      key=lambda run: run["leak"] is not None)  # writing memory files takes time
     base, again = (without + [None, None])[:2]
@@ -196,7 +208,7 @@ def main():
             rows += [first_step(run, base), learns(run)] + times(run, base)
         if run not in (base, again):
             rows += [later_steps(run, base, again)] + speaks(run) + both_are_tenants(run)
-    written = write_results(options, "verl", rows, {
+    written = write_results(options, options.name, rows, {
         "card": base["card"], "machine": base["machine"],  # this may be another machine
         "runs": {run["mode"]: {k: v for k, v in run.items() if k != "used_mib"} for run in runs}})
     draw(runs, written.with_suffix(".svg"))

@@ -82,7 +82,7 @@ def _rows() -> List[Feature]:
                 versions.OFFLOADS_SINCE, where="TIDEGATE_OFFLOAD=1"),
         Feature(_SLEEP, REFUSED, "its plugins are not known", "sglang",
                 until=ENGINE_VERSIONS["sglang"][0]),
-        Feature(_SLEEP, WORKS, "over SGLang's own modules; not yet run with the engine", "sglang",
+        Feature(_SLEEP, WORKS, "run with 0.5.12 on one card", "sglang",
                 ENGINE_VERSIONS["sglang"][0], where=f"enable_memory_saver=True, {_ONE_GPU}"),
         Feature(_SLEEP, REFUSED, "its allocator is not known", "vllm",
                 until=ENGINE_VERSIONS["vllm"][0]),
