@@ -42,6 +42,9 @@ TG_API TG_MUST_USE int tg_process_alloc(const struct tg_process_request *request
  * has ended. Errors: -EINVAL (it is none: nothing is freed), TG_EFORKED (it may be the parent's).
  * They leave tg_last_error as it was: whatever a program frees is asked about. */
 TG_API TG_MUST_USE int tg_process_free(void *block);
+/* The GPU of a block that tg_process_free would free. Errors: its own, which leave tg_last_error as
+ * it was; -EINVAL where `device` is NULL. */
+TG_API TG_MUST_USE int tg_process_find(const void *block, int *device);
 
 /* Somebody sees the captures of this process begin and end, and counts in *open those under way;
  * *open lives as long as the process. While it is not 0, what would wait for all of a GPU's work

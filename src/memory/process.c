@@ -189,6 +189,19 @@ int tg_process_free(void *block) {
     return rc;
 }
 
+int tg_process_find(const void *block, int *device) {
+    const struct tg_error before = *tg_last_error();
+    int found = 0, rc;
+
+    if (device == NULL)
+        return tg__fail(-EINVAL, "a place for the GPU's number is not NULL");
+    rc = tg__scope_find(block, &found);
+    tg__fail_as(&before);
+    if (rc == 0)
+        *device = found;
+    return rc;
+}
+
 void tg_process_captures(const int *open) {
     tg__captures_watch(open);
 }

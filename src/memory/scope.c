@@ -132,7 +132,10 @@ void *tg_torch_alloc(ssize_t size_bytes, int device, void *stream) {
     return block;
 }
 
-int tg__scope_free(void *block) {
+/* What is done in each memory until one answers 0. */
+typedef int (*visit_fn)(struct tg_memory *memory, void *block, int *device);
+
+static int visit_all(visit_fn visit, void *block, int *device) {
     const struct tg_error before = *tg_last_error();
     struct tg_memory *memory = block == NULL ? NULL : visit_next(NULL);
     int saved = errno, rc = -EINVAL;
@@ -140,7 +143,7 @@ int tg__scope_free(void *block) {
     if (memory == NULL)
         rc = tg__fail(-EINVAL, "no memory is there in which a block begins at %p", block);
     while (memory != NULL) {
-        rc = tg_memory_free(memory, block, NULL);
+        rc = visit(memory, block, device);
         if (rc == 0)
             break;
         memory = visit_next(memory);
@@ -151,6 +154,30 @@ int tg__scope_free(void *block) {
         tg__fail_as(&before);
     errno = saved;
     return rc;
+}
+
+static int free_there(struct tg_memory *memory, void *block, int *device) {
+    (void)device;
+    return tg_memory_free(memory, block, NULL);
+}
+
+static int find_there(struct tg_memory *memory, void *block, int *device) {
+    void *first;
+    int rc = tg_memory_find(memory, block, NULL, &first, NULL);
+
+    if (rc == 0 && first != block)
+        rc = tg__fail(-EINVAL, "%p lies inside a block, and is not its beginning", block);
+    if (rc == 0)
+        *device = tg__device_ordinal(memory->device);
+    return rc;
+}
+
+int tg__scope_free(void *block) {
+    return visit_all(free_there, block, NULL);
+}
+
+int tg__scope_find(const void *block, int *device) {
+    return visit_all(find_there, (void *)(uintptr_t)block, device);
 }
 
 void tg_torch_free(void *block, ssize_t size_bytes, int device, void *stream) {

@@ -79,14 +79,38 @@ int tg__hook_alloc(void **addr, size_t size_bytes) {
     return result;
 }
 
-/* In every mode: the block may be older than that. */
+/* As the runtime's own would, a free waits for the block's device, and answers what is wrong with
+ * work that was given to it before. Not in a capture: then the block rests. */
+static int wait_for(int device, const void *caller) {
+    tg__current_device_fn current_device = TG__NEXT(current_device);
+    tg__set_device_fn set_device = TG__NEXT(set_device);
+    tg__synchronize_fn synchronize = TG__NEXT(synchronize);
+    int current, result;
+
+    if (current_device == NULL || set_device == NULL || synchronize == NULL ||
+        __atomic_load_n(&tg__captures, __ATOMIC_SEQ_CST) > 0 || current_device(&current) != 0)
+        return 0;
+    if (current == device)
+        return synchronize();
+    result = set_device(device);
+    if (result == 0)
+        result = synchronize();
+    (void)set_device(current);
+    return result;
+}
+
+/* In every mode: the block may be older than that. It is freed whatever the wait answers. */
 int tg__hook_free(void *addr) {
     const void *caller = TG__CALLER();
     const struct tg__library *library = addr == NULL ? NULL : tg__library_opened();
     tg__free_fn next;
+    int device, result;
 
-    if (library != NULL && library->free(addr) == 0)
-        return 0;
+    if (library != NULL && library->find(addr, &device) == 0) {
+        result = wait_for(device, caller);
+        if (library->free(addr) == 0)
+            return result;
+    }
     next = TG__NEXT(free);
     return next == NULL ? TG__RUNTIME_NOT_INITIALIZED : next(addr);
 }

@@ -60,6 +60,7 @@ struct tg__library {
     __typeof__(&tg_version) version;
     __typeof__(&tg_last_error) last_error;
     __typeof__(&tg_process_alloc) alloc;
+    __typeof__(&tg_process_find) find;
     __typeof__(&tg_process_free) free;
     __typeof__(&tg_process_captures) captures;
 };

@@ -95,6 +95,7 @@ static bool resolve(void *object, struct tg__library *found) {
         {"tg_version", &found->version},
         {"tg_last_error", &found->last_error},
         {"tg_process_alloc", &found->alloc},
+        {"tg_process_find", &found->find},
         {"tg_process_free", &found->free},
         {"tg_process_captures", &found->captures},
     };

@@ -21,7 +21,7 @@ CARD = "capacity=64MiB,context=0,devices=2"
 ON = {"TIDEGATE": "on", "TIDEGATE_DEFAULT_TAG": "usual"}
 
 # What a stock program may do, and see no difference.
-UNSEEN = ("errors", "order", "context", "devices", "fork", "threads", "version")
+UNSEEN = ("errors", "order", "context", "devices", "wait", "fork", "threads", "version")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,6 +72,15 @@ def test_a_program_sees_no_difference(host, program, words, thing):
     ours = host(program, *words(thing, "maps"), **ON)
     said = "libtidegate.so is " + ("not mapped" if thing == "version" else "mapped") + "\n"
     assert (ours.out, ours.err) == (plain.out + said, plain.err)
+
+
+@pytest.mark.parametrize("program, words", ALL, ids=IDS)
+def test_a_free_tells_that_the_device_was_lost(host, program, words):
+    lost = CARD + ",sticky=500"
+    plain = host(program, *words("lost"), preload=None, driver=lost)
+    assert plain.out.count("700 untouched, last error 700 700 0") == 3
+    ours = host(program, *words("lost"), driver=lost, **ON)
+    assert (ours.out, ours.err) == (plain.out, "")
 
 
 @pytest.mark.parametrize("program, words", ALL, ids=IDS)

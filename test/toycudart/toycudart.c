@@ -24,6 +24,8 @@ static struct {
     int (*cuCtxSynchronize)(void);
     int (*cuMemAlloc_v2)(unsigned long long *addr, size_t size_bytes);
     int (*cuMemFree_v2)(unsigned long long addr);
+    int (*cuMemsetD8Async)(unsigned long long addr, unsigned char byte, size_t size_bytes,
+                           void *stream);
     int (*cuStreamCreate)(void **stream, unsigned flags);
     int (*cuStreamDestroy_v2)(void *stream);
     int (*cuStreamBeginCapture_v2)(void *stream, int mode);
@@ -43,6 +45,7 @@ static const struct {
     {"cuCtxSynchronize", &driver.cuCtxSynchronize},
     {"cuMemAlloc_v2", &driver.cuMemAlloc_v2},
     {"cuMemFree_v2", &driver.cuMemFree_v2},
+    {"cuMemsetD8Async", &driver.cuMemsetD8Async},
     {"cuStreamCreate", &driver.cuStreamCreate},
     {"cuStreamDestroy_v2", &driver.cuStreamDestroy_v2},
     {"cuStreamBeginCapture_v2", &driver.cuStreamBeginCapture_v2},
@@ -167,6 +170,14 @@ int cudaFree(void *addr) {
     if (result == 0) /* a free waits, if only for nothing */
         result = addr != NULL ? free_anywhere(addr) : driver.cuCtxSynchronize();
     return fail(result);
+}
+
+int cudaMemsetAsync(void *addr, int byte, size_t size_bytes, void *stream) {
+    int result = begin();
+
+    return fail(result != 0 ? result
+                            : driver.cuMemsetD8Async((uintptr_t)addr, (unsigned char)byte,
+                                                     size_bytes, stream));
 }
 
 void toyCalls(int *allocs_seen, int *frees_seen) {

@@ -24,6 +24,7 @@ int cudaSetDevice(int device);
 int cudaDeviceSynchronize(void);
 int cudaMalloc(void **addr, size_t size_bytes);
 int cudaFree(void *addr);
+int cudaMemsetAsync(void *addr, int byte, size_t size_bytes, void *stream);
 int cudaGetLastError(void);
 int cudaPeekAtLastError(void);
 int cudaStreamCreateWithFlags(void **stream, unsigned flags);

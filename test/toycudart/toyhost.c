@@ -222,6 +222,52 @@ static void do_capture(void) {
     room("a destroyed one");
 }
 
+/* Work on `device` has ended when a block of that device is freed, by a thread of device 0. */
+static void wait_by_free(int device) {
+    enum { FILLS = 16, SIZE = 32 * MIB };
+    void *stream = NULL, *other = NULL, *addr = NULL;
+    int results[FILLS + 3], failures = 0;
+    volatile unsigned char *bytes;
+
+    cudaSetDevice(device);
+    results[FILLS] = cudaMalloc(&addr, SIZE);
+    results[FILLS + 1] = cudaMalloc(&other, MIB);
+    results[FILLS + 2] = cudaStreamCreateWithFlags(&stream, TOY_NON_BLOCKING);
+    bytes = addr;
+    for (int i = 0; i < FILLS; i++)
+        results[i] = cudaMemsetAsync(addr, i + 1, SIZE, stream);
+    cudaSetDevice(0);
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        failures += results[i] != 0;
+    printf("device %d, %d failures, freed %d", device, failures, cudaFree(other));
+    printf(", work has %s\n", bytes[SIZE - 1] == FILLS ? "ended" : "not ended");
+    printf("last error %d, freed %d\n", cudaGetLastError(), cudaFree(addr));
+}
+
+static void do_wait(void) {
+    int device = -1;
+
+    wait_by_free(0);
+    wait_by_free(1);
+    cudaGetDevice(&device);
+    printf("device %d is the thread's\n", device);
+}
+
+/* Blocks of a device that fails meanwhile. */
+static void do_lost(void) {
+    void *addr = NULL, *other = NULL;
+    int results[2], result = 0;
+
+    results[0] = cudaMalloc(&addr, 4 * MIB);
+    results[1] = cudaMalloc(&other, 4 * MIB);
+    printf("before: %d %d\n", results[0], results[1]);
+    for (int i = 0; i < 1000 && result == 0; i++)
+        result = cudaDeviceSynchronize();
+    tell("the device", result, UNTOUCHED);
+    try_free("one", addr);
+    try_free("other", other);
+}
+
 static void do_version(void) {
     int version = 0, result = cudaRuntimeGetVersion(&version);
 
@@ -339,7 +385,7 @@ int host_do(const char *what) {
         {"capture", do_capture}, {"version", do_version}, {"calls", do_calls},
         {"once", do_once}, {"maps", do_maps}, {"full", do_full}, {"last", do_last},
         {"leave", do_leave}, {"scope", do_scope}, {"module", do_module},
-        {"repair", do_repair},
+        {"repair", do_repair}, {"wait", do_wait}, {"lost", do_lost},
     };
 
     for (size_t i = 0; i < sizeof things / sizeof *things; i++) {

@@ -90,6 +90,23 @@ START_TEST(without_scope_the_usual_tag_serves_or_none) {
 }
 END_TEST
 
+START_TEST(a_block_is_found_by_its_beginning) {
+    char *block = usual(1, 2 * MIB, "a");
+    int device = 7;
+
+    ck_assert_int_eq(tg_process_find(block + 1, &device), -EINVAL);
+    ck_assert_int_eq(tg_process_find(NULL, &device), -EINVAL);
+    ck_assert_int_eq(tg_process_find(&block, &device), -EINVAL);
+    ck_assert_int_eq(tg_last_error()->status, 0);
+    ck_assert_int_eq(device, 7);
+    ck_assert_ok(tg_process_find(block, &device));
+    ck_assert_int_eq(device, 1);
+    ck_assert_says(tg_process_find(block, NULL), -EINVAL, "not NULL");
+    ck_assert_ok(tg_process_free(block));
+    ck_assert_int_eq(tg_process_find(block, &device), -EINVAL);
+}
+END_TEST
+
 START_TEST(a_scope_on_the_gpu_goes_first) {
     struct tg_tag *tag;
 
@@ -214,6 +231,7 @@ int main(void) {
     tcase_add_checked_fixture(cases, set_up, tear_down);
     tcase_add_test(cases, a_gpu_has_one_memory_and_the_process_is_a_tenant);
     tcase_add_test(cases, without_scope_the_usual_tag_serves_or_none);
+    tcase_add_test(cases, a_block_is_found_by_its_beginning);
     tcase_add_test(cases, a_scope_on_the_gpu_goes_first);
     tcase_add_test(cases, wrong_calls_are_told);
     tcase_add_test(cases, what_could_not_be_opened_is_not_tried_again);
