@@ -250,7 +250,7 @@ def test_offloading_is_asked_for_as_a_user_asks(monkeypatch):
     options = types.SimpleNamespace(same=False, mode="on", offload=True, more=["a=b"])
     assert once.overrides(options) == [
         f"+ray_kwargs.ray_init.runtime_env.env_vars.{name}"
-        for name in ("TIDEGATE=on", "TIDEGATE_OFFLOAD=1")] + ["a=b"]
+        for name in ("TIDEGATE=on", "TIDEGATE_OFFLOAD='1'")] + ["a=b"]
 
 
 def test_the_machines_memory_is_watched_at_its_least(monkeypatch):
