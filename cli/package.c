@@ -8,12 +8,25 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "say.h"
+
 /* From the folder of the command; the first is a source tree's, built in a folder of it. */
 static const char *const patterns[] = {
     "../../python/tidegate",
     "../lib/python3*/site-packages/tidegate",
     "../lib/python3*/dist-packages/tidegate",
     "../lib64/python3*/site-packages/tidegate",
+};
+
+/* The same for the library: a build's, a wheel's, an installation's. */
+static const char *const library_patterns[] = {
+    "../src/libtidegate.so",
+    "../lib/python3*/site-packages/.tidegate.mesonpy.libs/libtidegate.so*",
+    "../lib/python3*/dist-packages/.tidegate.mesonpy.libs/libtidegate.so*",
+    "../lib64/python3*/site-packages/.tidegate.mesonpy.libs/libtidegate.so*",
+    "../lib/libtidegate.so.0",
+    "../lib64/libtidegate.so.0",
+    "../lib/*/libtidegate.so.0",
 };
 
 #define BUILT_LIBRARY "/../src/libtidegate.so"
@@ -84,6 +97,53 @@ bool package_library(char *library) {
     snprintf(library, PACKAGE_BYTES, "%s", found);
     free(found);
     return true;
+}
+
+/* The folder of the first library that matches. */
+static bool library_match(const char *pattern, char *folder) {
+    bool is_found = false;
+    glob_t found;
+    char *path;
+
+    if (glob(pattern, 0, NULL, &found) != 0)
+        return false;
+    path = realpath(found.gl_pathv[0], NULL);
+    if (path != NULL) {
+        *strrchr(path, '/') = '\0';
+        is_found = snprintf(folder, PACKAGE_BYTES, "%s", path) < PACKAGE_BYTES;
+    }
+    free(path);
+    globfree(&found);
+    return is_found;
+}
+
+bool package_library_folder(char *folder) {
+    const char *given = getenv("TIDEGATE_LIBRARY");
+    char command[PACKAGE_BYTES], quoted[PACKAGE_BYTES], pattern[2 * PACKAGE_BYTES];
+
+    if (given != NULL && *given != '\0') {
+        if (!quoted_append(pattern, sizeof pattern, given))
+            return false;
+        return library_match(pattern, folder);
+    }
+    if (!command_folder(command) || !quoted_append(quoted, sizeof quoted, command))
+        return false;
+    for (size_t i = 0; i < sizeof library_patterns / sizeof library_patterns[0]; i++) {
+        snprintf(pattern, sizeof pattern, "%s/%s", quoted, library_patterns[i]);
+        if (library_match(pattern, folder))
+            return true;
+    }
+    return false;
+}
+
+bool package_path_can_be_listed(const char *path) {
+    const char *bad = strpbrk(path, ": ");
+
+    if (bad == NULL)
+        return true;
+    say("%s cannot be handed on to the command, with a %s in its path; install Tidegate elsewhere",
+        path, *bad == ':' ? "colon" : "space");
+    return false;
 }
 
 static bool list_has(const char *list, char separator, const char *item) {

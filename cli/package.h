@@ -16,6 +16,14 @@ bool package_find(char *folder);
  * where both were installed. */
 bool package_library(char *library);
 
+/* The folder of the library that this command's package opens, PACKAGE_BYTES: that of
+ * $TIDEGATE_LIBRARY, the build's, the wheel's, or where both were installed with the command.
+ * False: none is found. */
+bool package_library_folder(char *folder);
+
+/* Lists of folders cannot hold every path, and have no way to quote one: false then, said. */
+bool package_path_can_be_listed(const char *path);
+
 /* Appends an item to the list in an environment variable, unless it is in it. False: no memory. */
 bool environment_append(const char *variable, char separator, const char *item);
 

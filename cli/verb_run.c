@@ -4,7 +4,8 @@
  * The command's processes get TIDEGATE=on or observe; VERL_USE_EXTERNAL_MODULES with tidegate.verl
  * in it, which versions of verl before 0.9 need; PYTHONPATH with a folder that holds the package
  * and nothing else; TIDEGATE_LIBRARY where the library is not the package's own; and TIDEGATE_RUN,
- * the folder in which they tell what became active (see run_folder.h). A signal from the terminal
+ * the folder in which they tell what became active (see run_folder.h); with --preload the preload
+ * in LD_PRELOAD. A signal from the terminal
  * reaches the command by itself; one that was sent to this process is passed on. */
 #include <errno.h>
 #include <signal.h>
@@ -20,12 +21,13 @@
 #include "programs.h"
 #include "ray_cluster.h"
 #include "run_folder.h"
+#include "run_preload.h"
 #include "say.h"
 #include "verb.h"
 
 struct run_options {
-    bool observe;
-    const char *need;
+    bool observe, preload;
+    const char *need, *default_tag;
 };
 
 #define FIELD(name) offsetof(struct run_options, name)
@@ -35,6 +37,11 @@ static const struct option_row rows[] = {
      option_parse_flag, FIELD(observe)},
     {"need", "NAME,...", NULL, "status 4 if no process had the seams of verl, sglang, vllm active",
      option_parse_text, FIELD(need)},
+    {"preload", NULL, NULL, "stand before the CUDA runtime: cudaMalloc of threads in a scope",
+     option_parse_flag, FIELD(preload)},
+    {"default-tag", "NAME", NULL,
+     "the same, and 1 MiB and more of all other threads comes from this tag, saved by sleep",
+     option_parse_text, FIELD(default_tag)},
 };
 
 static const struct option_table table = {
@@ -68,27 +75,16 @@ static bool need_read(const char *names, bool is_needed[PROGRAM_COUNT]) {
     return true;
 }
 
-/* Lists of folders cannot hold such a path, and have no way to quote one. */
-static bool path_can_be_listed(const char *path) {
-    const char *bad = strpbrk(path, ": ");
-
-    if (bad == NULL)
-        return true;
-    say("%s cannot be handed on to the command, with a %s in its path; install Tidegate elsewhere",
-        path, *bad == ':' ? "colon" : "space");
-    return false;
-}
-
 /* In a source tree the library lies where it was built; elsewhere the package has its own. */
 static bool library_hand_on(void) {
     const char *given = getenv("TIDEGATE_LIBRARY");
     char library[PACKAGE_BYTES];
 
     if (given != NULL && *given != '\0')
-        return path_can_be_listed(given);
+        return package_path_can_be_listed(given);
     if (!package_library(library))
         return true;
-    if (!path_can_be_listed(library))
+    if (!package_path_can_be_listed(library))
         return false;
     if (setenv("TIDEGATE_LIBRARY", library, 1) == 0)
         return true;
@@ -106,8 +102,8 @@ static bool package_hand_on(const struct run_folder *folder) {
             "the command's own Python has it (pip install tidegate)");
         return true;
     }
-    if (!library_hand_on() || !path_can_be_listed(package) || !path_can_be_listed(folder->path) ||
-        !run_folder_link(folder, package, python))
+    if (!library_hand_on() || !package_path_can_be_listed(package) ||
+        !package_path_can_be_listed(folder->path) || !run_folder_link(folder, package, python))
         return false;
     if (environment_append("PYTHONPATH", ':', python) &&
         environment_append("VERL_USE_EXTERNAL_MODULES", ',', "tidegate.verl"))
@@ -116,8 +112,14 @@ static bool package_hand_on(const struct run_folder *folder) {
     return false;
 }
 
+static bool has_preload(const struct run_options *options) {
+    return options->preload || options->default_tag != NULL;
+}
+
 static bool environment_make(const struct run_options *options, const struct run_folder *folder) {
     if (!package_hand_on(folder))
+        return false;
+    if (has_preload(options) && !run_preload_hand_on(options->default_tag))
         return false;
     if (setenv("TIDEGATE", options->observe ? "observe" : "on", 1) == 0 &&
         setenv("TIDEGATE_RUN", folder->path, 1) == 0)
@@ -194,9 +196,9 @@ static bool command_run(char *const *argv, int *status) {
     return true;
 }
 
-/* What the run's end means, with what was asked for. */
+/* What the run's end means, with what was asked for. Under the preload a program needs no seam. */
 static int verdict(const struct run_folder *folder, const bool is_needed[PROGRAM_COUNT],
-                   int status) {
+                   bool is_preloaded, int status) {
     bool is_active[PROGRAM_COUNT], is_any = false, is_missing = false;
 
     run_folder_seams(folder, is_active);
@@ -208,7 +210,7 @@ static int verdict(const struct run_folder *folder, const bool is_needed[PROGRAM
             "tidegate doctor tells what works here", status, program_name((enum program)i));
         is_missing = true;
     }
-    if (!is_any && !is_missing)
+    if (!is_any && !is_missing && !is_preloaded)
         say("no seam became active in the command or in what it started on this machine");
     return is_missing ? EXIT_SEAMLESS : status;
 }
@@ -227,12 +229,18 @@ static int run(void *values, const struct option_texts *words) {
         say("the name of the command is empty, as of a shell variable that is not set");
         return EXIT_WRONG;
     }
+    if (options->observe && has_preload(options)) {
+        say("--observe changes no allocation, which --preload and --default-tag are for");
+        return EXIT_WRONG;
+    }
+    if (options->default_tag != NULL && !run_preload_check(options->default_tag))
+        return EXIT_WRONG;
     if (!need_read(options->need, is_needed) || !run_folder_make(&folder))
         return EXIT_WRONG;
     if (environment_make(options, &folder)) {
         ray_warn();
         if (command_run((char *const *)words->items, &status))
-            status = verdict(&folder, is_needed, status);
+            status = verdict(&folder, is_needed, has_preload(options), status);
     }
     run_folder_remove(&folder);
     return status;

@@ -36,7 +36,7 @@ def _candidates() -> Iterator[str]:
     beside = pathlib.Path(__file__).resolve().parent
     # Where pure Python and machine code are installed apart, the library is with the latter.
     for folder in (beside.parent, pathlib.Path(sysconfig.get_path("platlib"))):
-        for path in sorted((folder / ".tidegate.mesonpy.libs").glob("libtidegate*.so*")):
+        for path in sorted((folder / ".tidegate.mesonpy.libs").glob("libtidegate.so*")):
             yield str(path)
     yield SONAME
 

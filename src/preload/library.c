@@ -38,17 +38,23 @@ static const struct tg__library *refuse(const char *path, const char *why) {
     return NULL;
 }
 
-/* Beside us. False: we do not know where we are. */
+/* Beside us, by its file's name, else by the link's: a wheel holds no links. False: we do not know
+ * where we are. */
 static bool find_path(char path[PATH_MAX]) {
+    static const char *const names[] = {NAME "." VERSION, NAME};
     const char *slash;
+    bool is_there = false;
     Dl_info info;
-    int length;
+    int length = 0;
 
     if (dladdr(&library, &info) == 0 || info.dli_fname[0] != '/')
         return false;
     slash = strrchr(info.dli_fname, '/');
-    length = snprintf(path, PATH_MAX, "%.*s%s", (int)(slash + 1 - info.dli_fname), info.dli_fname,
-                      NAME);
+    for (size_t i = 0; i < sizeof names / sizeof *names && !is_there; i++) {
+        length = snprintf(path, PATH_MAX, "%.*s%s", (int)(slash + 1 - info.dli_fname),
+                          info.dli_fname, names[i]);
+        is_there = length > 0 && length < PATH_MAX && access(path, F_OK) == 0;
+    }
     return length > 0 && length < PATH_MAX;
 }
 

@@ -277,6 +277,14 @@ def test_a_library_that_cannot_be_used_is_said_once(host, tmp_path, damage, why)
     assert ours.err.count("\n") == 1 and why in ours.err
 
 
+def test_a_library_without_links_is_found(host, tmp_path):
+    """As in a wheel."""
+    shutil.copy(PRELOAD, tmp_path)
+    shutil.copy(LIBRARY, tmp_path / LIBRARY.resolve().name)
+    ours = host("host12", "once", "calls", preload=tmp_path / PRELOAD.name, **ON)
+    assert (ours.out, ours.err) == ("once: 0 0 0 0\nthe runtime saw 1 allocs, 1 frees\n", "")
+
+
 def test_who_stepped_aside_stays_there(host, tmp_path):
     shutil.copy(PRELOAD, tmp_path)
     ours = host("host12", "once", "repair", "once", "calls", "maps",

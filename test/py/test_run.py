@@ -18,6 +18,8 @@ SHOW = ("import json, os, sys; "
         "json.dump(dict(os.environ), open(sys.argv[1], 'w'))")
 TELL = ("import os; open(os.environ['TIDEGATE_RUN'] + '/seams', 'a')"
         ".write(f'{os.getpid()} verl 0.9.1 4 of 4\\n')")
+PRELOAD = "libtidegate-preload.so"
+BUILT = pathlib.Path(os.environ["TIDEGATE_LIBRARY"]).parent / PRELOAD
 NO_PACKAGE = "the Python package does not stand beside this command"
 
 
@@ -303,6 +305,11 @@ def test_ray_process(installed, tmp_path, name):
     (("--need", "verl,", "--", "touch", "ran"), ("maybe: verl?",)),
     (("--need=", "--", "touch", "ran"), ("--need",)),
     (("--observe=yes", "--", "touch", "ran"), ("--observe",)),
+    (("--preload", "--observe", "--", "touch", "ran"), ("--observe", "--preload")),
+    (("--default-tag", "a", "--observe", "--", "touch", "ran"), ("--default-tag",)),
+    (("--default-tag", "no tag", "--", "touch", "ran"), ("'no tag'", "no name of a tag")),
+    (("--default-tag", "", "--", "touch", "ran"), ("not empty",)),
+    (("--default-tag", 32 * "x", "--", "touch", "ran"), ("no name of a tag",)),
 ))
 def test_wrong_use(installed, tmp_path, args, words):
     """A sentence, status 2, and nothing was run or made."""
@@ -317,3 +324,92 @@ def test_no_place_for_the_folder(installed):
     """A place that cannot be written is passed over for the next one."""
     shown = installed.shown(TMPDIR="/proc")
     assert shown["TIDEGATE_RUN"].startswith("/tmp/")
+
+
+# ---- the preload
+
+def add_library(prefix, folder="lib/python3.11/site-packages/.tidegate.mesonpy.libs",
+                name="libtidegate.so.0.1.0"):
+    """Files that stand for the library and its preload; answers the preload's path."""
+    place = prefix / folder
+    place.mkdir(parents=True, exist_ok=True)
+    (place / name).touch()
+    (place / PRELOAD).touch()
+    return str(place / PRELOAD)
+
+
+@pytest.mark.parametrize("folder, name", (
+    ("lib/python3.11/site-packages/.tidegate.mesonpy.libs", "libtidegate.so.0.1.0"),
+    ("lib", "libtidegate.so.0"), ("lib/x86_64-linux-gnu", "libtidegate.so.0")))
+def test_preload_is_found(installed, tmp_path, folder, name):
+    preload = add_library(tmp_path / "prefix", folder, name)
+    shown = installed.shown("--preload", LD_PRELOAD="", TIDEGATE_LIBRARY="")
+    assert shown["LD_PRELOAD"] == preload and "TIDEGATE_DEFAULT_TAG" not in shown
+    assert shown["TIDEGATE"] == "on"
+
+
+def test_preload_of_a_source_tree(tidegate, tmp_path):
+    built = Installed(tidegate.program, tmp_path)
+    shown = built.shown("--default-tag", "all", LD_PRELOAD="", TIDEGATE_LIBRARY="",
+                        TIDEGATE_DEFAULT_TAG="before")
+    assert shown["LD_PRELOAD"] == str(BUILT)
+    assert shown["TIDEGATE_DEFAULT_TAG"] == "all"
+
+
+def test_preload_lies_beside_the_library_that_is_named(installed, tmp_path):
+    add_library(tmp_path / "prefix")
+    preload = add_library(tmp_path, "other[1]", "mine.so")
+    shown = installed.shown("--preload", LD_PRELOAD="",
+                            TIDEGATE_LIBRARY=str(tmp_path / "other[1]" / "mine.so"))
+    assert shown["LD_PRELOAD"] == preload
+
+
+@pytest.mark.parametrize("before", ("/other/hook.so", "/other/hook.so:{}", "{}:/other/hook.so"))
+def test_preload_is_behind_others_and_once(installed, tmp_path, before):
+    preload = add_library(tmp_path / "prefix")
+    before = before.format(preload)
+    shown = installed.shown("--preload", LD_PRELOAD=before, TIDEGATE_LIBRARY="")
+    assert shown["LD_PRELOAD"] == (before if preload in before else f"{before}:{preload}")
+
+
+def test_without_being_asked_for_nothing_is_preloaded(installed, tmp_path):
+    add_library(tmp_path / "prefix")
+    assert installed.shown(LD_PRELOAD="", TIDEGATE_LIBRARY="")["LD_PRELOAD"] == ""
+
+
+@pytest.mark.parametrize("is_there", (False, True), ids=("no library", "no preload"))
+def test_preload_that_is_missing(installed, tmp_path, is_there):
+    """One sentence, and nothing was run."""
+    if is_there:
+        os.remove(add_library(tmp_path / "prefix"))
+    result = installed("--preload", "--", "touch", tmp_path / "ran", env={"TIDEGATE_LIBRARY": ""})
+    assert result.status == 2 and len(result.err.splitlines()) == 1
+    assert PRELOAD in result.err and "does not lie beside the library" in result.err
+    assert not (tmp_path / "ran").exists() and not list(installed.temporary.iterdir())
+
+
+def test_preload_path_that_no_list_holds(tidegate, tmp_path):
+    """Of a command without a package, whose path would have been refused before."""
+    add_library(tmp_path / "a b", "lib", "libtidegate.so.0")
+    (tmp_path / "a b/bin").mkdir()
+    odd = Installed(shutil.copy(tidegate.program, tmp_path / "a b/bin/tidegate"), tmp_path)
+    result = odd("--preload", "--", "true", env={"TIDEGATE_LIBRARY": ""})
+    assert result.status == 2 and "space" in result.err
+
+
+def test_under_the_preload_no_seam_is_missed(tidegate, tmp_path):
+    built = Installed(tidegate.program, tmp_path)
+    assert built("--preload", "--", "true", env={"TIDEGATE_LIBRARY": ""}).err == ""
+
+
+def test_a_stock_program_allocates_from_its_tag(tidegate, tmp_path):
+    """cudaMalloc of a program over the toy runtime; without the tag the runtime sees all."""
+    build = BUILT.parents[1]
+    if b"__asan_init" in BUILT.read_bytes():
+        pytest.skip("this build's preload needs a sanitizer's runtime")
+    built = Installed(tidegate.program, tmp_path)
+    env = {"LD_LIBRARY_PATH": str(build / "test/standin"), "TIDEGATE_LIBRARY": "",
+           "TIDEGATE_STANDIN": "capacity=64MiB,context=0", "TIDEGATE_DIR": str(tmp_path / "node")}
+    for options, seen in ((("--default-tag", "all"), 1), (("--preload",), 2), ((), 2)):
+        result = built(*options, "--", build / "test/toycudart/host12", "once", "calls", env=env)
+        assert result.out.splitlines()[1] == f"the runtime saw {seen} allocs, {seen} frees"
