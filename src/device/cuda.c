@@ -198,17 +198,21 @@ static int pin(struct tg__cuda *cuda, void *memory, uint64_t size_bytes) {
     return rc;
 }
 
+/* As long; the range is noted until it is done. */
 static int unpin(struct tg__cuda *cuda, void *memory, uint64_t size_bytes) {
     int rc;
 
     pthread_mutex_lock(&cuda->mutex);
     rc = tg__pins_check(&cuda->pins, memory, size_bytes, 0);
+    pthread_mutex_unlock(&cuda->mutex);
     if (rc == 0)
         rc = tg__cuda_status(cuda, cuda->calls.cuMemHostUnregister(memory), "cuMemHostUnregister");
-    if (rc == 0)
-        tg__pins_note(&cuda->pins, memory, size_bytes, 0);
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&cuda->mutex);
+    tg__pins_note(&cuda->pins, memory, size_bytes, 0);
     pthread_mutex_unlock(&cuda->mutex);
-    return rc;
+    return 0;
 }
 
 static int cuda_pin(struct tg_device *device, void *memory, uint64_t size_bytes, int on) {
