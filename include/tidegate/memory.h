@@ -111,12 +111,14 @@ TG_API TG_MUST_USE int tg_memory_sleep_drop(struct tg_memory *memory, const char
 TG_API TG_MUST_USE int tg_memory_prepare(struct tg_memory *memory, const char *tags,
                                          struct tg_receipt *receipt);
 /* Wakes tags (NULL: exactly what sleeps): reserves in the ledger, waiting up to wait_ms, maps,
- * copies. Errors: -ENOENT, -EINVAL, -EALREADY and TG_ESTARTING (as sleep), -ENOMEM, TG_ENOFIT,
- * TG_ENEVERFITS, TG_ECYCLE (tg_tenant_shortfall has the numbers), TG_EDEVICEMEMORY (a foreign
- * program has it, all through the wait), TG_EBUSY (the copies have not ended in time, or the device
- * still uses what an earlier wake mapped), TG_EFULL (too many tags at once, or the ledger's
- * tables), TG_EHELD and TG_EMOTION (the ledger cannot be used now), TG_ECONTENT (a checked block is
- * not what was saved), TG_EBROKEN, TG_EFORKED, the device's. */
+ * copies. Host copies that are not kept may go back to the system after the call, by a thread: they
+ * are counted until they have, and the next sleep, prepare and close wait for that. Errors:
+ * -ENOENT, -EINVAL, -EALREADY and TG_ESTARTING (as sleep), -ENOMEM, TG_ENOFIT, TG_ENEVERFITS,
+ * TG_ECYCLE (tg_tenant_shortfall has the numbers), TG_EDEVICEMEMORY (a foreign program has it, all
+ * through the wait), TG_EBUSY (the copies have not ended in time, or the device still uses what an
+ * earlier wake mapped), TG_EFULL (too many tags at once, or the ledger's tables), TG_EHELD and
+ * TG_EMOTION (the ledger cannot be used now), TG_ECONTENT (a checked block is not what was saved),
+ * TG_EBROKEN, TG_EFORKED, the device's. */
 TG_API TG_MUST_USE int tg_memory_wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
                                       struct tg_receipt *receipt);
 /* The same in two halves, so that several processes can wake as one: try does all that can fail and

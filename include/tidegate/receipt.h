@@ -14,7 +14,8 @@ extern "C" {
 
 enum { TG_RECEIPT_ITEMS = 24 };
 
-/* One line: a tag that slept or woke, or what stayed and why ("stays: not released"). */
+/* One line: a tag that slept or woke, or what stayed and why ("stays: not released"; of a wake
+ * also host memory: "stays: host copies, going back"). */
 struct tg_item {
     char name[40];
     uint64_t size_bytes;

@@ -98,3 +98,12 @@ int tg__charge_host(struct tg__segment *segment) {
         segment->tenant = tenant;
     return rc;
 }
+
+bool tg__charge_has_host_room(const struct tg__segment *segment, uint64_t size_bytes) {
+    const char *name = segment->tag->name;
+
+    if (tg_tenant_host_reserve(segment->tenant, name, size_bytes) != 0)
+        return false;
+    tg_tenant_host_give(segment->tenant, name, size_bytes, 0);
+    return true;
+}

@@ -50,6 +50,7 @@ int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant, struct tg
     opened->ops = tg_device_ops(device);
     opened->tenant = tenant;
     opened->step_bytes = STEP_BYTES;
+    opened->handback.least_bytes = STEP_BYTES;
     opened->pid = getpid();
     opened->limbo_end = &opened->limbo;
     atomic_init(&opened->is_alone, tenant == NULL);
@@ -168,6 +169,7 @@ void tg_memory_close(struct tg_memory *memory) {
         return;
     tg__memory_unlist(memory);
     tg_memory_wake_end(memory, 0);
+    tg__handback_end(memory);
     pthread_mutex_lock(&memory->lock);
     for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next)
         retire_all(tag);

@@ -74,6 +74,7 @@ static int prepare_named(struct tg__report *report, const char *names) {
     rc = tg__names_choose(memory, names, &chosen);
     if (rc != 0)
         return rc;
+    tg__handback_end(memory);
     rc = make_all(memory, chosen, &made);
     for (struct tg__segment *segment = made; segment != NULL && rc == 0; segment = segment->next) {
         report->receipt->asked_bytes += segment->size_bytes;

@@ -294,8 +294,10 @@ static int sleep_named(struct tg__report *report, const char *names, const char 
     tg__memory_tidy(memory);
     tg__tags_keep(&chosen, is_wakeful);
     pthread_mutex_unlock(&memory->lock);
-    if (chosen != NULL)
+    if (chosen != NULL) {
         rc = tg__charge_quiet(memory, wait_ms);
+        tg__handback_end(memory);
+    }
     tg__report_mark(report, &report->receipt->wait_ns);
     if (rc != 0)
         return rc;

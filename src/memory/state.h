@@ -122,6 +122,14 @@ struct tg_tag {
     uint64_t tried_bytes;    /* then these are occupied */
 };
 
+/* Host memory that a wake gives back after its call has returned; guarded by turn. */
+struct tg__handback {
+    pthread_t thread;
+    bool is_begun;
+    struct tg__segment *segments; /* the thread's */
+    uint64_t least_bytes;         /* for less no thread is begun */
+};
+
 struct tg_memory {
     struct tg_device *device;
     const struct tg_device_ops *ops;
@@ -137,6 +145,7 @@ struct tg_memory {
     pthread_mutex_t turn;
     bool is_tried; /* guarded by turn */
     struct tg_tag *chosen; /* between try and end; guarded by turn */
+    struct tg__handback handback;
 
     /* Where torch's frees look for their blocks; guarded by tg__fork_hold (scope.c): */
     struct tg_memory *next_listed;
@@ -294,6 +303,14 @@ void tg__segments_bury(struct tg_memory *memory, struct tg__segment *detached);
 /* Tries again what could not be given back. With lock. */
 void tg__segments_retry(struct tg_memory *memory);
 
+/* ---- handback.c ------------------------------------------------------------------------------ */
+
+/* Gives a list back that has left its tags' tables: by a thread, where that pays and harms nobody,
+ * else now. Returns the bytes that are given back later. With turn, without lock. */
+uint64_t tg__handback_begin(struct tg_memory *memory, struct tg__segment *detached);
+/* Returns when nothing is on its way back any more. With turn, or where nobody else is. */
+void tg__handback_end(struct tg_memory *memory);
+
 /* ---- copy.c ---------------------------------------------------------------------------------- */
 
 enum tg__copy_way { TG__COPY_SAVE, TG__COPY_FILL };
@@ -336,6 +353,8 @@ void tg__charge_forget(struct tg_tag *tag, uint64_t asleep_bytes);
 /* Has the driver asked for readers. Never fails; leaves a sentence. */
 void tg__charge_measure(struct tg_memory *memory);
 int tg__charge_host(struct tg__segment *segment);
+/* Whether so much more could be reserved now by whom the segment is charged to. */
+bool tg__charge_has_host_room(const struct tg__segment *segment, uint64_t size_bytes);
 
 /* ---- scope.c --------------------------------------------------------------------------------- */
 
@@ -352,7 +371,7 @@ int tg__tags_drain(struct tg_memory *memory, uint32_t wait_ms);
 
 /* ---- wake.c ---------------------------------------------------------------------------------- */
 
-/* With turn. */
-void tg__wake_end(struct tg_memory *memory, int publish);
+/* Returns the bytes of host memory that are given back later. With turn. */
+uint64_t tg__wake_end(struct tg_memory *memory, int publish);
 
 #endif

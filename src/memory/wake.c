@@ -224,24 +224,26 @@ static void publish_tag(struct tg_tag *tag, struct tg__segment **detached) {
     tag->state = TG_TAG_AWAKE;
 }
 
-void tg__wake_end(struct tg_memory *memory, int publish) {
+uint64_t tg__wake_end(struct tg_memory *memory, int publish) {
     struct tg_error before = *tg_last_error();
     struct tg__segment *detached = NULL;
+    uint64_t later_bytes;
 
     if (!memory->is_tried)
-        return;
+        return 0;
     memory->is_tried = false;
     if (!publish) {
         undo(memory, memory->chosen);
-        return;
+        return 0;
     }
     pthread_mutex_lock(&memory->lock);
     for (struct tg_tag *tag = memory->chosen; tag != NULL; tag = tag->next_chosen)
         publish_tag(tag, &detached);
     tg__tags_rest(memory, memory->chosen);
     pthread_mutex_unlock(&memory->lock);
-    tg__segments_bury(memory, detached);
+    later_bytes = tg__handback_begin(memory, detached);
     tg__fail_as(&before);
+    return later_bytes;
 }
 
 /* ---- try ------------------------------------------------------------------------------------- */
@@ -358,7 +360,8 @@ static int wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
         pthread_mutex_lock(&memory->turn);
         rc = try_named(&report, tags, wait_ms);
         if (rc == 0 && is_whole)
-            tg__wake_end(memory, 1);
+            tg__receipt_add(report.receipt, "stays: host copies, going back",
+                            tg__wake_end(memory, 1));
         pthread_mutex_unlock(&memory->turn);
     }
     if (rc == 0 && report.is_measured && report.receipt->gained_bytes > 0)

@@ -38,6 +38,7 @@ void bed_settle(struct bed *bed) {
 
     ck_assert_ok(ops->fence(bed->world.spy, NULL, &fence));
     ck_assert_ok(ops->wait(bed->world.spy, &fence, 10000));
+    tg__handback_end(bed->world.memory);
     ck_assert_ok(tg_memory_wake(bed->world.memory, "still", 0, NULL));
 }
 
@@ -198,6 +199,12 @@ static void asleep_dropped_kept(struct bed *bed) {
 static void asleep_stepped(struct bed *bed) {
     bed->world.memory->step_bytes = MIB;
     asleep(bed);
+}
+
+/* Whose host copies go back after the wake. */
+static void asleep_handed_back(struct bed *bed) {
+    asleep(bed);
+    bed->world.memory->handback.least_bytes = 1;
 }
 
 static void kept_stepped(struct bed *bed) {
@@ -385,6 +392,13 @@ static int wake_all(struct bed *bed) {
     return wake(bed, "plain,general,packed");
 }
 
+static int wake_and_hand_back(struct bed *bed) {
+    int rc = wake_all(bed);
+
+    tg__handback_end(bed->world.memory);
+    return rc;
+}
+
 static int repack(struct bed *bed) {
     struct tg_receipt receipt;
     int rc = tg_memory_repack(bed->world.memory, "packed,general", 1000, &receipt);
@@ -482,6 +496,7 @@ const struct scenario scenarios[] = {
     {"wake host, general", "capacity=96MiB", asleep, wake_general, false},
     {"wake host, packed", "capacity=96MiB", asleep, wake_packed, false},
     {"wake, all", "capacity=96MiB", asleep, wake_all, false},
+    {"wake, copies go back later", "capacity=96MiB", asleep_handed_back, wake_and_hand_back, false},
     {"wake, in steps", "capacity=96MiB", asleep_stepped, wake_all, false},
     {"wake, copies kept", "capacity=96MiB", asleep_kept, wake_all, false},
     {"wake, one dropped", "capacity=96MiB", asleep_dropped, wake_all, false},
