@@ -17,25 +17,34 @@ struct tg__chunk *tg__chunk_new(struct tg_tag *tag, struct tg__range range) {
     return chunk;
 }
 
-int tg__chunk_back(struct tg__chunk *chunk) {
+int tg__chunk_create(struct tg__chunk *chunk) {
     struct tg_memory *memory = chunk->tag->memory;
-    const struct tg_device_ops *ops = memory->ops;
-    int rc = ops->create(memory->device, chunk->range.size_bytes, 0, &chunk->handle);
+    int rc = memory->ops->create(memory->device, chunk->range.size_bytes, 0, &chunk->handle);
 
-    if (rc != 0) {
+    if (rc != 0)
         chunk->handle = 0;
-        return rc;
-    }
-    rc = ops->map(memory->device, chunk->range.addr, chunk->handle, 0);
+    return rc;
+}
+
+int tg__chunk_map(struct tg__chunk *chunk) {
+    struct tg_memory *memory = chunk->tag->memory;
+    int rc = memory->ops->map(memory->device, chunk->range.addr, chunk->handle, 0);
+
     chunk->is_mapped = rc == 0;
     if (rc != 0) {
         struct tg_error why = *tg_last_error();
 
-        if (ops->release(memory->device, chunk->handle) == 0)
+        if (memory->ops->release(memory->device, chunk->handle) == 0)
             chunk->handle = 0;
         tg__fail_as(&why);
     }
     return rc;
+}
+
+int tg__chunk_back(struct tg__chunk *chunk) {
+    int rc = tg__chunk_create(chunk);
+
+    return rc != 0 ? rc : tg__chunk_map(chunk);
 }
 
 bool tg__is_short(int status) {

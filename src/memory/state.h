@@ -208,8 +208,10 @@ int tg__names_drop(struct tg_memory *memory, const char *names, struct tg_tag *c
 /* ---- chunk.c --------------------------------------------------------------------------------- */
 
 struct tg__chunk *tg__chunk_new(struct tg_tag *tag, struct tg__range range);
-/* Creates and maps. On failure it is as before, or, where the device refuses that too, has a
- * handle, a mapping: it must leave. Charges nothing. */
+/* Creates and maps. On failure it is without a handle, or, where the device refuses that too, has
+ * one: it must leave. Charges nothing. */
+int tg__chunk_create(struct tg__chunk *chunk);
+int tg__chunk_map(struct tg__chunk *chunk);
 int tg__chunk_back(struct tg__chunk *chunk);
 int tg__chunk_unback(struct tg__chunk *chunk);
 /* Reserves, creates, maps, commits: the tag's chunk_bytes are the caller's, who looks whether it is

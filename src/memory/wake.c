@@ -54,27 +54,48 @@ static int reserve(struct tg_memory *memory, struct tg_tag *chosen, uint64_t dea
 /* ---- create, map, fill ----------------------------------------------------------------------- */
 
 /* What a chunk is for can be copied as soon as it is mapped: the link works while the driver makes
- * the next one. copied_bytes NULL: nothing is copied. */
-static int back_tag(struct tg_tag *tag, uint64_t *copied_bytes) {
+ * the next one. */
+static int back_saved(struct tg_tag *tag, uint64_t *copied_bytes) {
     struct tg__copying copying;
-    int rc = tg__tag_map(tag);
+    int rc = 0;
 
     tg__copy_begin(&copying, tag, TG__COPY_FILL);
     for (size_t i = 0; i < tag->fresh.count && rc == 0; i++) {
         struct tg__chunk *chunk = tag->fresh.items[i];
 
         rc = tg__chunk_back(chunk);
-        if (rc == 0 && tag->is_saved && copied_bytes != NULL)
+        if (rc == 0)
             rc = tg__copy_until(&copying, tg__range_end(&chunk->range), copied_bytes);
     }
     return rc;
 }
 
+/* All are created before the first is mapped: by turns the driver takes longer. */
+static int back_empty(struct tg_tag *tag) {
+    int rc = 0;
+
+    for (size_t i = 0; i < tag->fresh.count && rc == 0; i++)
+        rc = tg__chunk_create(tag->fresh.items[i]);
+    for (size_t i = 0; i < tag->fresh.count && rc == 0; i++)
+        rc = tg__chunk_map(tag->fresh.items[i]);
+    return rc;
+}
+
+/* Tags with content first: the link works while the chunks of the others are made. copied_bytes
+ * NULL: nothing is copied. */
 static int back_once(struct tg_tag *chosen, uint64_t *copied_bytes) {
     int rc = 0;
 
     for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen)
-        rc = back_tag(tag, copied_bytes);
+        rc = tg__tag_map(tag);
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
+        if (tag->is_saved && copied_bytes != NULL)
+            rc = back_saved(tag, copied_bytes);
+    }
+    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen) {
+        if (!tag->is_saved || copied_bytes == NULL)
+            rc = back_empty(tag);
+    }
     return rc;
 }
 

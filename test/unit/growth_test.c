@@ -128,6 +128,62 @@ START_TEST(thousands_of_blocks_are_few_chunks) {
 }
 END_TEST
 
+/* Those of memory and content, in their order: "cm" is a create and a map. */
+static const char *order(void) {
+    static const char letters[TG__OP_COUNT] = {[TG__OP_create] = 'c',  [TG__OP_map] = 'm',
+                                               [TG__OP_unmap] = 'u',   [TG__OP_copy] = 'x',
+                                               [TG__OP_release] = 'r', [TG__OP_reserve] = 'a'};
+    static char text[64];
+    size_t count, length = 0;
+    const struct tg__spy_call *calls = tg__spy_calls(world.spy, &count);
+
+    for (size_t i = 0; i < count; i++) {
+        if (letters[calls[i].op] != '\0' && length + 1 < sizeof text)
+            text[length++] = letters[calls[i].op];
+    }
+    text[length] = '\0';
+    return text;
+}
+
+/* As who has all of it in chunks of 1 GiB at once: created, mapped; unmapped, released. */
+START_TEST(a_tag_without_content_moves_by_the_driver_s_own_way) {
+    struct tg_tag *tag;
+
+    world_open(&world, "capacity=40GiB", true);
+    tag = world_tag(&world, "a", packed);
+    for (int i = 0; i < 448; i++)
+        (void)world_alloc(tag, 20 * MIB);
+    ck_assert_uint_eq(sleep_calls(), 1);
+    ck_assert_uint_eq(wake_calls(), 9);
+    ck_assert_str_eq(order(), "cccccccccmmmmmmmmm");
+    ck_assert_uint_eq(sleep_calls(), 1);
+    ck_assert_str_eq(order(), "urrrrrrrrr");
+    world_close(&world);
+}
+END_TEST
+
+/* Whatever the order in which they were opened: the link works while the rest is made. */
+START_TEST(tags_with_content_wake_first) {
+    static const struct tg_tag_params saved = {.backup = TG_BACKUP_HOST, .packed = 1};
+    int *numbers[2];
+
+    world_open(&world, "capacity=40GiB", true);
+    (void)world_alloc(world_tag(&world, "empty", packed), 2 * GIB);
+    for (int i = 0; i < 2; i++) {
+        numbers[i] = world_alloc(world_tag(&world, i == 0 ? "a" : "b", saved), 20 * MIB);
+        *numbers[i] = i + 5;
+    }
+    (void)world_alloc(world_tag(&world, "last", packed), 20 * MIB);
+    ck_assert_ok(tg_memory_sleep(world.memory, NULL, 10000, NULL));
+    tg__spy_clear(world.spy);
+    ck_assert_ok(tg_memory_wake(world.memory, NULL, 0, NULL));
+    ck_assert_str_eq(order(), "cmxcmxccmmcm");
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(*numbers[i], i + 5);
+    world_close(&world);
+}
+END_TEST
+
 /* Of each three blocks one is gone: no chunk reaches over a hole, for it would be memory that
  * nobody has asked for. One chunk then for each run of blocks. */
 START_TEST(with_holes_there_is_one_chunk_for_each_run) {
@@ -427,6 +483,8 @@ int main(void) {
     tcase_add_loop_test(tcase, a_chunk_grows_by_an_eighth, 0, sizeof sizes / sizeof *sizes);
     tcase_add_test(tcase, what_is_not_to_be_had_shrinks_to_what_is_needed);
     tcase_add_test(tcase, thousands_of_blocks_are_few_chunks);
+    tcase_add_test(tcase, a_tag_without_content_moves_by_the_driver_s_own_way);
+    tcase_add_test(tcase, tags_with_content_wake_first);
     tcase_add_loop_test(tcase, with_holes_there_is_one_chunk_for_each_run, 0, 2);
     tcase_add_test(tcase, addresses_are_used_again);
     tcase_add_loop_test(tcase, blocks_fill_the_device_to_the_last_granule, 0, 2);
