@@ -82,6 +82,9 @@ struct tg_device_ops {
     /* Unmaps whole neighbouring mappings: addr and size_bytes are the range that they fill. Does
      * not wait for the device's work: what still writes there faults. */
     int (*unmap)(struct tg_device *device, uint64_t addr, uint64_t size_bytes);
+    /* Lets the devices of the bit set read and write whole neighbouring mappings, beside those that
+     * do already: what was given is not taken away. */
+    int (*access)(struct tg_device *device, uint64_t addr, uint64_t size_bytes, uint64_t devices);
 
     /* Copies between device and host memory or within the device, in the order of `queue`. Any size
      * but 0, any alignment. Returns before it is done; both sides stay as they are until it is. A

@@ -65,10 +65,10 @@ process_fn = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_uint64))
 class tg_device_ops(ctypes.Structure):
     _fields_ = [("info", info_fn), ("memory", memory_fn), ("process", process_fn),
                 ("reserve", c_void_p), ("unreserve", c_void_p), ("create", c_void_p),
-                ("release", c_void_p), ("map", c_void_p), ("unmap", c_void_p), ("copy", c_void_p),
-                ("fill", c_void_p), ("fence", c_void_p), ("wait", c_void_p), ("pin", c_void_p),
-                ("export_fd", c_void_p), ("import_fd", c_void_p), ("queue_open", c_void_p),
-                ("queue_close", c_void_p)]
+                ("release", c_void_p), ("map", c_void_p), ("unmap", c_void_p),
+                ("access", c_void_p), ("copy", c_void_p), ("fill", c_void_p), ("fence", c_void_p),
+                ("wait", c_void_p), ("pin", c_void_p), ("export_fd", c_void_p),
+                ("import_fd", c_void_p), ("queue_open", c_void_p), ("queue_close", c_void_p)]
 
 
 class tg_tag_view(ctypes.Structure):

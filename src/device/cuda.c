@@ -166,6 +166,18 @@ static int cuda_unmap(struct tg_device *device, uint64_t addr, uint64_t size_byt
     return rc != 0 ? rc : tg__cudachunk_unmap(cuda, addr, size_bytes);
 }
 
+static int cuda_access(struct tg_device *device, uint64_t addr, uint64_t size_bytes,
+                       uint64_t devices) {
+    struct tg__cuda *cuda = cuda_of(device);
+    int rc = check_range(cuda, addr, size_bytes);
+
+    return rc != 0 ? rc : tg__cudachunk_access(cuda, addr, size_bytes, devices);
+}
+
+static int cuda_native(struct tg_device *device, uint64_t chunk, uint64_t *native) {
+    return tg__cudachunk_native(cuda_of(device), chunk, native);
+}
+
 static int cuda_export(struct tg_device *device, uint64_t chunk, int *fd) {
     return tg__cudachunk_export(cuda_of(device), chunk, fd);
 }
@@ -324,6 +336,7 @@ static const struct tg_device_ops cuda_ops = {
     .release = cuda_release,
     .map = cuda_map,
     .unmap = cuda_unmap,
+    .access = cuda_access,
     .copy = cuda_copy,
     .fill = cuda_fill,
     .fence = cuda_fence,
@@ -424,6 +437,7 @@ static void init(struct tg__cuda *cuda) {
     tg__vec_init(&cuda->idle_events, sizeof(struct tg__cuevent *), NULL);
     snprintf(cuda->device.uri, sizeof cuda->device.uri, "cuda:%d", cuda->ordinal);
     cuda->device.ops = &cuda_ops;
+    cuda->device.native = cuda_native;
     cuda->device.close = cuda_close;
 }
 

@@ -103,6 +103,9 @@ int tg__cudachunk_create(struct tg__cuda *cuda, uint64_t size_bytes, uint32_t fl
 int tg__cudachunk_release(struct tg__cuda *cuda, uint64_t chunk);
 int tg__cudachunk_map(struct tg__cuda *cuda, uint64_t addr, uint64_t chunk, uint64_t devices);
 int tg__cudachunk_unmap(struct tg__cuda *cuda, uint64_t addr, uint64_t size_bytes);
+int tg__cudachunk_access(struct tg__cuda *cuda, uint64_t addr, uint64_t size_bytes,
+                         uint64_t devices);
+int tg__cudachunk_native(struct tg__cuda *cuda, uint64_t chunk, uint64_t *native);
 int tg__cudachunk_export(struct tg__cuda *cuda, uint64_t chunk, int *fd);
 int tg__cudachunk_import(struct tg__cuda *cuda, int fd, uint64_t size_bytes, uint64_t *chunk);
 /* Gives back what is left; is_forked: only this process's memory. */

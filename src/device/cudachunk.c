@@ -238,6 +238,37 @@ int tg__cudachunk_unmap(struct tg__cuda *cuda, uint64_t addr, uint64_t size_byte
     return unlock(&call, rc);
 }
 
+int tg__cudachunk_access(struct tg__cuda *cuda, uint64_t addr, uint64_t size_bytes,
+                         uint64_t devices) {
+    struct tg__cuaccess access[64];
+    uint32_t count = list_access(cuda, devices, access);
+    struct tg__gridpiece piece;
+    struct tg__cudacall call;
+    int rc = lock(cuda, &call);
+
+    if (rc != 0)
+        return rc;
+    rc = tg__grid_find_whole(&cuda->grid, addr, size_bytes, &piece);
+    if (rc == 0)
+        rc = tg__cuda_status(cuda, cuda->calls.cuMemSetAccess(addr, size_bytes, access, count),
+                             "cuMemSetAccess");
+    return unlock(&call, rc);
+}
+
+int tg__cudachunk_native(struct tg__cuda *cuda, uint64_t chunk, uint64_t *native) {
+    const struct tg__handle *handle;
+    struct tg__cudacall call;
+    int rc = lock(cuda, &call);
+
+    if (rc != 0)
+        return rc;
+    handle = tg__handles_find(&cuda->handles, chunk);
+    if (handle == NULL)
+        return unlock(&call, -EINVAL);
+    *native = ((const struct tg__cudachunk *)handle->what)->handle;
+    return unlock(&call, 0);
+}
+
 /* ---- travelling ------------------------------------------------------------------------------ */
 
 int tg__cudachunk_export(struct tg__cuda *cuda, uint64_t chunk, int *fd) {

@@ -11,6 +11,8 @@
 struct tg_device {
     const struct tg_device_ops *ops;
     void (*close)(struct tg_device *device);
+    /* What the driver itself calls a chunk; NULL: there is no such driver. */
+    int (*native)(struct tg_device *device, uint64_t chunk, uint64_t *native);
     char uri[256];
 };
 
@@ -35,6 +37,9 @@ int tg__cuda_others(struct tg_device *device, uint32_t *count);
 /* The number by which the driver, and whoever speaks to it beside us, knows the device; 0 for a
  * host device, which stands for the only one. */
 int tg__device_ordinal(const struct tg_device *device);
+/* The driver's own handle of a chunk, for whoever speaks to it beside us: lent until release.
+ * Errors: -ENOTSUP (a host device), -EINVAL, the device's. */
+int tg__device_native(struct tg_device *device, uint64_t chunk, uint64_t *native);
 /* The GPU of that number. Errors: as tg_device_open. */
 int tg__device_open_ordinal(int ordinal, struct tg_device **device);
 /* A GPU that nobody uses, else a host device: then one line on stderr says why. */

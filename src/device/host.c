@@ -127,13 +127,19 @@ static int host_release(struct tg_device *device, uint64_t chunk) {
     return rc;
 }
 
+static int check_devices(uint64_t devices) {
+    if (devices > 1)
+        return tg__fail(-EINVAL, "devices %#" PRIx64 ": the host device has ordinal 0 and no "
+                        "others beside it", devices);
+    return 0;
+}
+
 static int host_map(struct tg_device *device, uint64_t addr, uint64_t chunk, uint64_t devices) {
     struct tg__host *host;
     int saved = errno, rc = check_range(addr, TG__HOST_GRANULE_BYTES);
 
-    if (rc == 0 && devices > 1)
-        rc = tg__fail(-EINVAL, "devices %#" PRIx64 ": the host device has ordinal 0 and no "
-                      "others beside it", devices);
+    if (rc == 0)
+        rc = check_devices(devices);
     if (rc == 0)
         rc = enter(device, &host);
     if (rc == 0) {
@@ -152,6 +158,23 @@ static int host_unmap(struct tg_device *device, uint64_t addr, uint64_t size_byt
         rc = enter(device, &host);
     if (rc == 0)
         rc = leave(host, tg__hostrange_unmap(host, addr, size_bytes));
+    errno = saved;
+    return rc;
+}
+
+/* What is mapped is the host's to read and write. */
+static int host_access(struct tg_device *device, uint64_t addr, uint64_t size_bytes,
+                       uint64_t devices) {
+    struct tg__gridpiece piece;
+    struct tg__host *host;
+    int saved = errno, rc = check_range(addr, size_bytes);
+
+    if (rc == 0)
+        rc = check_devices(devices);
+    if (rc == 0)
+        rc = enter(device, &host);
+    if (rc == 0)
+        rc = leave(host, tg__grid_find_whole(&host->grid, addr, size_bytes, &piece));
     errno = saved;
     return rc;
 }
@@ -260,6 +283,7 @@ static const struct tg_device_ops host_ops = {
     .release = host_release,
     .map = host_map,
     .unmap = host_unmap,
+    .access = host_access,
     .copy = host_copy,
     .fill = host_fill,
     .fence = host_fence,

@@ -109,6 +109,16 @@ static int wrap_unmap(struct tg_device *device, uint64_t addr, uint64_t size_byt
     return rc != 0 ? rc : after(device, &call, inner->ops->unmap(inner, addr, size_bytes));
 }
 
+static int wrap_access(struct tg_device *device, uint64_t addr, uint64_t size_bytes,
+                       uint64_t devices) {
+    struct tg_device *inner = wrap_of(device)->inner;
+    struct tg__wrap_call call = {.op = TG__OP_access, .addr = addr, .size_bytes = size_bytes};
+    int rc = before(device, &call);
+
+    return rc != 0 ? rc
+                   : after(device, &call, inner->ops->access(inner, addr, size_bytes, devices));
+}
+
 static int wrap_copy(struct tg_device *device, void *to, const void *from, uint64_t size_bytes,
                      struct tg_queue *queue) {
     struct tg_device *inner = wrap_of(device)->inner;
@@ -191,6 +201,10 @@ static int wrap_queue_close(struct tg_device *device, struct tg_queue *queue) {
     return rc != 0 ? rc : after(device, &call, inner->ops->queue_close(inner, queue));
 }
 
+static int wrap_native(struct tg_device *device, uint64_t chunk, uint64_t *native) {
+    return tg__device_native(wrap_of(device)->inner, chunk, native);
+}
+
 static const struct tg_device_ops wrap_ops = {
 #define TG__OP(name) .name = wrap_##name,
 #include "device/ops.def"
@@ -201,5 +215,6 @@ void tg__wrap_init(struct tg__wrap *wrap, struct tg_device *inner) {
     wrap->inner = inner;
     wrap->pid = getpid();
     wrap->device.ops = &wrap_ops;
+    wrap->device.native = wrap_native;
     memcpy(wrap->device.uri, inner->uri, sizeof wrap->device.uri);
 }

@@ -265,6 +265,9 @@ static int fail_no_block(const struct tg_memory *memory, uint64_t addr,
                         "%#" PRIx64 " lies inside the block that begins at %#" PRIx64
                         ": free takes where a block begins",
                         addr, around->range.addr);
+    if (around != NULL && around->estate != NULL)
+        return tg__fail(-EINVAL, "%#" PRIx64 " was mapped by the program, and is unmapped by it",
+                        addr);
     if (around != NULL)
         return tg__fail(-EINVAL, "the block at %#" PRIx64 " was freed already", addr);
     for (const struct tg__block *freed = memory->limbo; freed != NULL; freed = freed->next) {
@@ -278,7 +281,7 @@ static int free_locked(struct tg_memory *memory, uint64_t addr, struct tg_queue 
     size_t number;
     struct tg__block *block = tg__tag_block(memory, addr, &number);
 
-    if (block == NULL || block->range.addr != addr || block->is_freed)
+    if (block == NULL || block->range.addr != addr || block->is_freed || block->estate != NULL)
         return fail_no_block(memory, addr, block);
     if (queue != NULL && memory->ops->fence(memory->device, queue, &block->gate.fence) == -EINVAL)
         return -EINVAL;

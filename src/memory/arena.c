@@ -198,21 +198,23 @@ void tg__arena_add(struct tg_tag *tag, struct tg__range rest) {
 
 /* ---- what a sleeping tag needs --------------------------------------------------------------- */
 
-/* How far a chunk that begins with this block reaches: in packed arenas over its neighbours. */
+/* How far a chunk that begins with this block reaches: in packed arenas over its neighbours. A
+ * page's is its own. */
 static uint64_t run_end(const struct tg_tag *tag, size_t *i) {
-    const struct tg__range *range = tg__plots_range(&tag->blocks, *i);
-    uint64_t end = tg__range_end(range);
+    const struct tg__block *block = tag->blocks.items[*i];
+    bool has_others = tag->params.packed && block->estate == NULL;
+    uint64_t end = tg__range_end(&block->range);
 
-    for (++*i; tag->params.packed && *i < tag->blocks.count; ++*i) {
-        range = tg__plots_range(&tag->blocks, *i);
-        if (range->addr != end)
+    for (++*i; has_others && *i < tag->blocks.count; ++*i) {
+        block = tag->blocks.items[*i];
+        if (block->range.addr != end || block->estate != NULL)
             break;
-        end = tg__range_end(range);
+        end = tg__range_end(&block->range);
     }
     return end;
 }
 
-static int plan_chunk(struct tg_tag *tag, struct tg__range range) {
+static int plan_chunk(struct tg_tag *tag, struct tg__range range, const struct tg__block *first) {
     struct tg__chunk *chunk;
     int rc = tg__plots_room(&tag->fresh, 1);
 
@@ -221,6 +223,9 @@ static int plan_chunk(struct tg_tag *tag, struct tg__range range) {
     chunk = tg__chunk_new(tag, range);
     if (chunk == NULL)
         return tg__fail_memory();
+    chunk->estate = first->estate;
+    chunk->flags = first->flags;
+    chunk->devices = first->devices;
     tg__plots_put(&tag->fresh, chunk);
     return 0;
 }
@@ -230,14 +235,16 @@ int tg__arena_plan(struct tg_tag *tag) {
     int rc = 0;
 
     while (rc == 0 && i < tag->blocks.count) {
-        struct tg__range range = {.addr = tg__plots_range(&tag->blocks, i)->addr};
+        const struct tg__block *first = tag->blocks.items[i];
+        bool is_packed = tag->params.packed && first->estate == NULL;
+        struct tg__range range = {.addr = first->range.addr};
         uint64_t end = run_end(tag, &i);
 
         while (rc == 0 && range.addr < end) {
             range.size_bytes = end - range.addr;
-            if (tag->params.packed && range.size_bytes > TG__LARGEST_CHUNK_BYTES)
+            if (is_packed && range.size_bytes > TG__LARGEST_CHUNK_BYTES)
                 range.size_bytes = TG__LARGEST_CHUNK_BYTES;
-            rc = plan_chunk(tag, range);
+            rc = plan_chunk(tag, range, first);
             range.addr += range.size_bytes;
         }
     }

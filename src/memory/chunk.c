@@ -19,18 +19,47 @@ struct tg__chunk *tg__chunk_new(struct tg_tag *tag, struct tg__range range) {
 
 int tg__chunk_create(struct tg__chunk *chunk) {
     struct tg_memory *memory = chunk->tag->memory;
-    int rc = memory->ops->create(memory->device, chunk->range.size_bytes, 0, &chunk->handle);
+    int rc = memory->ops->create(memory->device, chunk->range.size_bytes, chunk->flags,
+                                 &chunk->handle);
 
     if (rc != 0)
         chunk->handle = 0;
     return rc;
 }
 
-int tg__chunk_map(struct tg__chunk *chunk) {
+/* Devices that are to have access beside this one. */
+static uint64_t wanted(const struct tg__chunk *chunk) {
+    return chunk->devices |
+           (chunk->estate != NULL ? 0 : atomic_load(&chunk->tag->memory->peers));
+}
+
+int tg__chunk_access(struct tg__chunk *chunk) {
     struct tg_memory *memory = chunk->tag->memory;
-    int rc = memory->ops->map(memory->device, chunk->range.addr, chunk->handle, 0);
+    uint64_t devices = wanted(chunk);
+    int rc;
+
+    if (!chunk->is_mapped || (devices & ~chunk->granted) == 0)
+        return 0;
+    rc = memory->ops->access(memory->device, chunk->range.addr, chunk->range.size_bytes, devices);
+    if (rc == 0)
+        chunk->granted = devices;
+    return rc;
+}
+
+int tg__chunk_map_kept(struct tg__chunk *chunk) {
+    struct tg_memory *memory = chunk->tag->memory;
+    uint64_t devices = wanted(chunk);
+    int rc = memory->ops->map(memory->device, chunk->range.addr, chunk->handle, devices);
 
     chunk->is_mapped = rc == 0;
+    chunk->granted = devices;
+    return rc;
+}
+
+int tg__chunk_map(struct tg__chunk *chunk) {
+    struct tg_memory *memory = chunk->tag->memory;
+    int rc = tg__chunk_map_kept(chunk);
+
     if (rc != 0) {
         struct tg_error why = *tg_last_error();
 
@@ -51,20 +80,28 @@ bool tg__is_short(int status) {
     return status == TG_ENOFIT || status == TG_ENEVERFITS || status == TG_EDEVICEMEMORY;
 }
 
-int tg__chunk_make(struct tg__chunk *chunk) {
+static int make(struct tg__chunk *chunk, int (*back)(struct tg__chunk *chunk)) {
     struct tg_tag *tag = chunk->tag;
     uint64_t size_bytes = chunk->range.size_bytes;
     int rc = tg__charge_reserve(tag, size_bytes, 0);
 
     if (rc != 0)
         return rc;
-    rc = tg__chunk_back(chunk);
+    rc = back(chunk);
     chunk->is_charged = chunk->handle != 0;
     if (chunk->is_charged)
         tg__charge_commit(tag, size_bytes, 0);
     else
         tg__charge_cancel(tag, size_bytes);
     return rc;
+}
+
+int tg__chunk_make(struct tg__chunk *chunk) {
+    return make(chunk, tg__chunk_back);
+}
+
+int tg__chunk_make_unmapped(struct tg__chunk *chunk) {
+    return make(chunk, tg__chunk_create);
 }
 
 int tg__chunk_unback(struct tg__chunk *chunk) {
@@ -83,6 +120,11 @@ int tg__chunk_unback(struct tg__chunk *chunk) {
     return rc;
 }
 
+/* Whether both lie in one reservation. A general tag's neighbours have their own. */
+static bool are_together(const struct tg__chunk *chunk, const struct tg__chunk *next) {
+    return chunk->estate == next->estate && (chunk->estate != NULL || chunk->tag->params.packed);
+}
+
 int tg__chunks_unmap(struct tg_tag *tag) {
     const struct tg_device_ops *ops = tag->memory->ops;
     struct tg__chunk **chunks = (struct tg__chunk **)tag->chunks.items;
@@ -92,9 +134,8 @@ int tg__chunks_unmap(struct tg_tag *tag) {
         struct tg__range run = chunks[i]->range;
         int rc = 0;
 
-        /* A general tag's neighbours lie in reservations of their own. */
-        for (next = i + 1; chunks[i]->is_mapped && tag->params.packed && next < count &&
-                           chunks[next]->is_mapped &&
+        for (next = i + 1; chunks[i]->is_mapped && next < count && chunks[next]->is_mapped &&
+                           are_together(chunks[i], chunks[next]) &&
                            chunks[next]->range.addr == tg__range_end(&run);
              next++)
             run.size_bytes += chunks[next]->range.size_bytes;

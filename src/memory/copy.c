@@ -14,10 +14,12 @@ static uint32_t limit_ms(uint64_t size_bytes) {
 }
 
 /* Whether `next` continues, here and there, what begins with `first` and is size_bytes long so far.
- * Not over the end of a reservation: only inside packed arenas. */
+ * Not over the end of a reservation: only inside packed arenas and estates. */
 static bool continues(const struct tg__block *first, uint64_t size_bytes,
                       const struct tg__block *next) {
-    return first->tag->params.packed && next->segment == first->segment &&
+    return first->estate == next->estate &&
+           (first->estate != NULL || first->tag->params.packed) &&
+           next->segment == first->segment &&
            next->range.addr == first->range.addr + size_bytes &&
            next->copy == first->copy + size_bytes;
 }

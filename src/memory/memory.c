@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A memory from its opening to its closing, and what every function of it begins and ends with: may
  * this process use it, has the device failed for good, what can be given back meanwhile. */
-#include "memory/state.h"
+#include "memory/page.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -37,6 +37,8 @@ static int ask_device(struct tg_memory *memory) {
     return 0;
 }
 
+static atomic_uint numbers;
+
 int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant, struct tg_memory **memory) {
     struct tg_memory *opened;
     int rc;
@@ -53,6 +55,8 @@ int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant, struct tg
     opened->handback.least_bytes = STEP_BYTES;
     opened->pid = getpid();
     opened->limbo_end = &opened->limbo;
+    opened->number = atomic_fetch_add(&numbers, 1);
+    tg__handles_init(&opened->pages);
     atomic_init(&opened->is_alone, tenant == NULL);
     atomic_flag_clear(&opened->has_warned);
     rc = ask_device(opened);
@@ -101,6 +105,7 @@ void tg__memory_tidy(struct tg_memory *memory) {
         if (tag->blocks.count == 0 && tag->chunks.count == 0 && tag->allocs == 0)
             tg__arena_shrink(tag);
     }
+    tg__estates_retry(memory);
     tg__fail_as(&before);
 }
 
@@ -173,6 +178,7 @@ void tg_memory_close(struct tg_memory *memory) {
     pthread_mutex_lock(&memory->lock);
     for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next)
         retire_all(tag);
+    tg__pages_free(memory);
     tg__limbo_settle(memory, TG__CLOSE_MS);
     tg__memory_tidy(memory);
     while (memory->tags != NULL) {
@@ -182,6 +188,7 @@ void tg_memory_close(struct tg_memory *memory) {
         free_tag(tag);
     }
     free_lists(memory);
+    tg__estates_free(memory);
     pthread_mutex_unlock(&memory->lock);
     (void)!memory->ops->queue_close(memory->device, memory->queue);
     pthread_cond_destroy(&memory->left);

@@ -147,8 +147,7 @@ static int open_usual(const struct tg_process_request *request, struct tg_tag **
     return rc != 0 ? rc : tg_tag_open(memory, request->usual_tag, &params, tag);
 }
 
-/* *tag NULL: none has a say. */
-static int choose(const struct tg_process_request *request, struct tg_tag **tag) {
+int tg__process_choose(const struct tg_process_request *request, struct tg_tag **tag) {
     struct tg_tag *chosen = tg__scope_tag();
     int rc = 0;
 
@@ -175,7 +174,7 @@ int tg_process_alloc(const struct tg_process_request *request, void **block) {
         *block = NULL;
         return 0;
     }
-    rc = choose(request, &tag);
+    rc = tg__process_choose(request, &tag);
     if (rc == 0 && tag == NULL)
         *block = NULL;
     return rc != 0 || tag == NULL ? rc : tg_tag_alloc(tag, request->size_bytes, block);

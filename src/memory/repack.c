@@ -141,15 +141,10 @@ static int take_home(struct tg_tag *tag) {
 }
 
 static int map_home(struct tg_tag *tag) {
-    struct tg_memory *memory = tag->memory;
     int rc = 0;
 
-    for (size_t i = 0; i < tag->fresh.count && rc == 0; i++) {
-        struct tg__chunk *small = tag->fresh.items[i];
-
-        rc = memory->ops->map(memory->device, small->range.addr, small->handle, 0);
-        small->is_mapped = rc == 0;
-    }
+    for (size_t i = 0; i < tag->fresh.count && rc == 0; i++)
+        rc = tg__chunk_map_kept(tag->fresh.items[i]);
     return rc;
 }
 
@@ -168,12 +163,10 @@ static void abandon(struct tg_tag *tag) {
 
 /* The large chunk is where it was, or, where that is refused too, not mapped. */
 static void go_back(struct tg_tag *tag, struct tg__chunk *large) {
-    struct tg_memory *memory = tag->memory;
     struct tg_error why = *tg_last_error();
 
     abandon(tag);
-    large->is_mapped =
-        memory->ops->map(memory->device, large->range.addr, large->handle, 0) == 0;
+    (void)!tg__chunk_map_kept(large);
     tg__fail_as(&why);
 }
 

@@ -39,6 +39,8 @@ void tg__report_mark(struct tg__report *report, uint64_t *phase_ns) {
 
 void tg__report_stays(struct tg__report *report, const struct tg_tag *chosen) {
     for (const struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        if (tag->held_bytes > 0)
+            tg__receipt_add(report->receipt, "stays: shared", tag->held_bytes);
         for (const struct tg__chunk *chunk = report->memory->leaving; chunk != NULL;
              chunk = chunk->next) {
             if (chunk->tag == tag && chunk->is_charged)

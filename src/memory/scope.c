@@ -132,6 +132,21 @@ void *tg_torch_alloc(ssize_t size_bytes, int device, void *stream) {
     return block;
 }
 
+int tg__scope_ask(int (*ask)(struct tg_memory *memory, void *question), void *question) {
+    struct tg_memory *memory = visit_next(NULL);
+    int rc = -ENOENT;
+
+    while (memory != NULL) {
+        rc = ask(memory, question);
+        if (rc != -ENOENT)
+            break;
+        memory = visit_next(memory);
+    }
+    if (memory != NULL)
+        end_visit(memory);
+    return rc;
+}
+
 /* What is done in each memory until one answers 0. */
 typedef int (*visit_fn)(struct tg_memory *memory, void *block, int *device);
 

@@ -210,15 +210,13 @@ static void publish(struct tg__report *report, struct tg_tag *chosen) {
 
 /* Whether all of the tag's chunks are mapped again. */
 static bool map_again(struct tg_tag *tag) {
-    struct tg_memory *memory = tag->memory;
     bool is_whole = true;
 
     for (size_t i = 0; i < tag->chunks.count; i++) {
         struct tg__chunk *chunk = tag->chunks.items[i];
 
         if (!chunk->is_mapped)
-            chunk->is_mapped =
-                memory->ops->map(memory->device, chunk->range.addr, chunk->handle, 0) == 0;
+            (void)!tg__chunk_map_kept(chunk);
         is_whole = is_whole && chunk->is_mapped;
     }
     return is_whole;

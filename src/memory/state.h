@@ -23,6 +23,7 @@
 #include <tidegate/error.h>
 #include <tidegate/memory.h>
 
+#include "device/handles.h"
 #include "memory/hostmap.h"
 #include "memory/hosttouch.h"
 #include "memory/ranges.h"
@@ -65,6 +66,11 @@ struct tg__block {
     unsigned char *copy;
     uint64_t checksum;
     bool is_freed; /* while the tag is in motion: is retired at the end of that */
+    /* Of a page's (page.h), else NULL and 0: */
+    struct tg__estate *estate;
+    struct tg__page *page; /* NULL: the program has unmapped it while the tag was in motion */
+    uint32_t flags;        /* of its chunk */
+    uint64_t devices;      /* that have access beside this one */
     /* In limbo: */
     struct tg__block *next;
     uint64_t order; /* of frees: whoever waited for a fence after it has settled all before */
@@ -76,6 +82,10 @@ struct tg__chunk {
     struct tg_tag *tag;
     uint64_t handle; /* 0: none */
     uint64_t home_addr; /* of one that repack made: where it belongs */
+    struct tg__estate *estate; /* in which it is mapped; NULL: where our own are */
+    uint32_t flags;            /* with which it is created */
+    uint64_t devices;          /* that have access beside this one, */
+    uint64_t granted;          /* and to whom it was given, with peers */
     bool is_mapped;
     bool is_charged; /* the ledger counts it as occupied */
     /* Leaving: */
@@ -101,6 +111,7 @@ struct tg_tag {
     struct tg__plots chunks;
     uint64_t size_bytes;      /* of blocks, as asked */
     uint64_t chunk_bytes, limbo_bytes;
+    uint64_t held_bytes; /* of the chunks: pages that never sleep */
     uint32_t leaving_mapped; /* chunks not unmapped yet: their addresses cannot be used */
 
     /* Packed: */
@@ -138,6 +149,8 @@ struct tg_memory {
     uint64_t granule_bytes, total_bytes, least_chunk_bytes;
     size_t step_bytes; /* of host memory, whole pages */
     pid_t pid;
+    uint32_t number; /* of the memories of this process, in order of opening */
+    _Atomic uint64_t peers; /* devices that have access to all chunks outside estates */
     atomic_bool is_broken;
     atomic_bool is_alone; /* no ledger, or no longer */
     atomic_flag has_warned;
@@ -159,6 +172,8 @@ struct tg_memory {
     uint64_t frees; /* so far: the order of the next */
     struct tg__chunk *leaving;
     struct tg__segment *graves;
+    struct tg__plots estates;
+    struct tg__handles pages;
 };
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
@@ -214,9 +229,15 @@ int tg__chunk_create(struct tg__chunk *chunk);
 int tg__chunk_map(struct tg__chunk *chunk);
 int tg__chunk_back(struct tg__chunk *chunk);
 int tg__chunk_unback(struct tg__chunk *chunk);
+/* Maps what has a handle, which it keeps whatever happens. */
+int tg__chunk_map_kept(struct tg__chunk *chunk);
+/* To all devices that are to have it, as far as it is mapped. */
+int tg__chunk_access(struct tg__chunk *chunk);
 /* Reserves, creates, maps, commits: the tag's chunk_bytes are the caller's, who looks whether it is
  * charged, also after a failure: a handle that could not be released again stays so. */
 int tg__chunk_make(struct tg__chunk *chunk);
+/* The same, mapped nowhere. */
+int tg__chunk_make_unmapped(struct tg__chunk *chunk);
 /* Whether a status says that there is not so much memory. */
 bool tg__is_short(int status);
 /* Unmaps all of a tag's chunks, whole neighbours in one call. On failure some may be mapped. */

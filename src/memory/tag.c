@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tags: opening them, what they say of themselves, and the states between awake and asleep. */
-#include "memory/state.h"
+#include "memory/page.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -105,6 +105,10 @@ struct tg__block *tg__tag_block(struct tg_memory *memory, uint64_t addr, size_t 
 void tg__block_retire(struct tg__block *block, size_t number) {
     struct tg_tag *tag = block->tag;
 
+    if (block->estate != NULL) {
+        tg__page_retire(block, number);
+        return;
+    }
     tg__plots_drop(&tag->blocks, number);
     tag->size_bytes -= block->size_bytes;
     if (tag->state == TG_TAG_ASLEEP && tag->chunks.count == 0) {
@@ -127,17 +131,14 @@ bool tg__tag_is_half(const struct tg_tag *tag) {
 }
 
 int tg__tag_map(struct tg_tag *tag) {
-    struct tg_memory *memory = tag->memory;
-
     for (size_t i = 0; i < tag->chunks.count; i++) {
         struct tg__chunk *chunk = tag->chunks.items[i];
         int rc = 0;
 
         if (!chunk->is_mapped)
-            rc = memory->ops->map(memory->device, chunk->range.addr, chunk->handle, 0);
+            rc = tg__chunk_map_kept(chunk);
         if (rc != 0)
             return rc;
-        chunk->is_mapped = true;
     }
     return 0;
 }
@@ -188,6 +189,23 @@ void tg__tags_move(struct tg_memory *memory, struct tg_tag *chosen, enum tg_tag_
     pthread_mutex_unlock(&memory->lock);
 }
 
+/* What was given meanwhile to other devices is given to this chunk too. That a device refuses it is
+ * its user's to find, at the first use: the call that asked has returned. */
+static void let_in(struct tg_tag *tag) {
+    const struct tg_error before = *tg_last_error();
+
+    for (size_t i = 0; i < tag->blocks.count; i++) {
+        const struct tg__block *block = tag->blocks.items[i];
+        struct tg__chunk *chunk = tg__plots_find(&tag->chunks, block->range.addr, NULL);
+
+        if (chunk != NULL) {
+            chunk->devices |= block->devices;
+            (void)!tg__chunk_access(chunk);
+        }
+    }
+    tg__fail_as(&before);
+}
+
 void tg__tags_rest(struct tg_memory *memory, struct tg_tag *chosen) {
     for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
         for (size_t i = tag->blocks.count; i-- > 0;) {
@@ -196,6 +214,7 @@ void tg__tags_rest(struct tg_memory *memory, struct tg_tag *chosen) {
             if (block->is_freed)
                 tg__block_retire(block, i);
         }
+        let_in(tag);
     }
     tg__memory_tidy(memory);
 }

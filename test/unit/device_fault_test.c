@@ -51,6 +51,7 @@ static int call(struct tg_device *device, enum tg__op op) {
     case TG__OP_release: return ops->release(device, handle);
     case TG__OP_map: return ops->map(device, base, handle, 0);
     case TG__OP_unmap: return ops->unmap(device, base, GRANULE);
+    case TG__OP_access: return ops->access(device, base, GRANULE, 0);
     case TG__OP_copy: return ops->copy(device, memory, (void *)(uintptr_t)base, 5, queue);
     case TG__OP_fill: return ops->fill(device, base, 5, 5, queue);
     case TG__OP_fence: return ops->fence(device, NULL, &fence);
@@ -69,8 +70,8 @@ static int call(struct tg_device *device, enum tg__op op) {
 static const enum tg__op story[] = {
     TG__OP_info, TG__OP_memory, TG__OP_process, TG__OP_reserve, TG__OP_create, TG__OP_map,
     TG__OP_queue_open, TG__OP_fill, TG__OP_copy, TG__OP_fence, TG__OP_wait, TG__OP_pin,
-    TG__OP_export_fd, TG__OP_import_fd, TG__OP_queue_close, TG__OP_unmap, TG__OP_release,
-    TG__OP_unreserve};
+    TG__OP_export_fd, TG__OP_import_fd, TG__OP_queue_close, TG__OP_access, TG__OP_unmap,
+    TG__OP_release, TG__OP_unreserve};
 enum { STORY = sizeof story / sizeof *story, ASKED = 3 }; /* the first three are left out of ANY */
 
 _Static_assert((int)STORY == (int)TG__OP_COUNT, "the story has every entry");

@@ -198,6 +198,22 @@ START_TEST(neighbours_are_unmapped_at_once_and_whole) {
 }
 END_TEST
 
+/* For who may touch it already nothing changes; a device that is not there is told. */
+START_TEST(access_is_given_to_whole_neighbours) {
+    uint64_t chunk, addr = device_make(device, 2 * GRANULE, 0, &chunk);
+
+    ck_assert_ok(ops->access(device, addr, 2 * GRANULE, 1));
+    ck_assert_ok(ops->access(device, addr, 2 * GRANULE, 0));
+    ck_assert(ops->access(device, addr, 2 * GRANULE, UINT64_C(1) << 63) != 0);
+    ck_assert_fails(ops->access(device, addr, GRANULE, 0), -EINVAL);
+    ck_assert_fails(ops->access(device, addr + 4096, GRANULE, 0), -EINVAL);
+    ck_assert_ok(ops->unmap(device, addr, 2 * GRANULE));
+    ck_assert_fails(ops->access(device, addr, 2 * GRANULE, 0), -EINVAL);
+    ck_assert_ok(ops->release(device, chunk));
+    ck_assert_ok(ops->unreserve(device, addr, 2 * GRANULE));
+}
+END_TEST
+
 START_TEST(mappings_do_not_overlap_nor_leave_the_range) {
     uint64_t chunk, wide, addr;
 
@@ -535,6 +551,7 @@ TCase *device_calls(const struct device_suite *suite) {
     tcase_add_test(cases, more_than_is_free_is_refused);
     tcase_add_test(cases, one_chunk_is_seen_at_two_addresses);
     tcase_add_test(cases, neighbours_are_unmapped_at_once_and_whole);
+    tcase_add_test(cases, access_is_given_to_whole_neighbours);
     tcase_add_test(cases, mappings_do_not_overlap_nor_leave_the_range);
     tcase_add_test(cases, ranges_are_whole_granules);
     tcase_add_test(cases, wrong_sizes_and_addresses_are_refused);

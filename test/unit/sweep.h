@@ -27,6 +27,9 @@ struct bed {
     int count;
     struct tg_queue *queue; /* of the test's own */
     uint64_t seeds;
+    uint64_t estate; /* where the program maps pages; 0: nowhere */
+    uint64_t pages;  /* so many are mapped there, without a hole, */
+    uint64_t last;   /* and this is the last one's number */
 };
 
 struct scenario {

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "memory/state.h"
+#include "memory/page.h"
 #include "sweep.h"
 
 /* The tags' places. */
@@ -463,6 +463,71 @@ static int hand_over(struct bed *bed) {
     return rc;
 }
 
+/* ---- memory that the program maps itself ----------------------------------------------------- */
+
+static struct tg__range place(const struct bed *bed, uint64_t number) {
+    return (struct tg__range){bed->estate + number * GRANULE, GRANULE};
+}
+
+/* A page of which nothing is left where it could not be mapped. */
+static int map_in(struct bed *bed, int tag) {
+    struct tg__range at = place(bed, bed->pages);
+    uint64_t page = 0;
+    int rc = tg__page_create(bed->tags[tag], GRANULE, 0, &page);
+
+    if (rc != 0)
+        return rc;
+    rc = tg__page_map(bed->world.memory, page, at);
+    if (rc != 0) {
+        ck_assert_int_eq(tg__page_release(bed->world.memory, page), 0);
+        return rc;
+    }
+    bed->pages++;
+    bed->last = page;
+    note(bed, tag, (void *)(uintptr_t)at.addr, GRANULE);
+    return 0;
+}
+
+/* Neighbours of each other, some in a tag whose own blocks are in large chunks. */
+static void with_pages(struct bed *bed) {
+    some_blocks(bed);
+    ck_assert_ok(tg__estate_reserve(bed->world.memory, 16 * GRANULE, &bed->estate));
+    for (int i = 0; i < 4; i++) {
+        ck_assert_ok(map_in(bed, i < 2 ? GENERAL : PACKED));
+        write_last(bed);
+    }
+}
+
+static void pages_asleep(struct bed *bed) {
+    with_pages(bed);
+    ck_assert_ok(tg_memory_sleep(bed->world.memory, "general,packed", 1000, NULL));
+}
+
+static int map_page(struct bed *bed) {
+    return map_in(bed, GENERAL);
+}
+
+static int unmap_page(struct bed *bed) {
+    int rc = tg__pages_unmap(bed->world.memory, place(bed, bed->pages - 1));
+
+    if (rc != 0)
+        return rc;
+    ck_assert_int_eq(tg__page_release(bed->world.memory, bed->last), 0);
+    bed->pages--;
+    drop(bed, bed->count - 1);
+    return 0;
+}
+
+static int let_in(struct bed *bed) {
+    return tg__pages_access(bed->world.memory, place(bed, 1), 1);
+}
+
+static int reserve_addresses(struct bed *bed) {
+    uint64_t addr;
+
+    return tg__estate_reserve(bed->world.memory, 2 * GRANULE, &addr);
+}
+
 const struct scenario scenarios[] = {
     {"alloc general", "capacity=96MiB", some_blocks, alloc_general, false},
     {"alloc packed, first", "capacity=96MiB", no_blocks, alloc_packed, false},
@@ -509,5 +574,12 @@ const struct scenario scenarios[] = {
     {"open, close", "capacity=96MiB", no_blocks, open_another, false},
     {"export, import", "capacity=96MiB", no_blocks, hand_over, false},
     {"ask for the own share", "capacity=96MiB", some_blocks, ask_for_own, false},
+    {"page, map", "capacity=96MiB", with_pages, map_page, false},
+    {"page, unmap", "capacity=96MiB", with_pages, unmap_page, true},
+    {"page, unmap asleep", "capacity=96MiB", pages_asleep, unmap_page, true},
+    {"page, access", "capacity=96MiB", with_pages, let_in, false},
+    {"pages, sleep", "capacity=96MiB", with_pages, sleep_all, false},
+    {"pages, wake", "capacity=96MiB", pages_asleep, wake_all, false},
+    {"estate", "capacity=96MiB", some_blocks, reserve_addresses, false},
 };
 const size_t scenario_count = sizeof scenarios / sizeof *scenarios;
