@@ -9,12 +9,14 @@
 #include <stddef.h>
 
 #include <tidegate/error.h>
+#include <tidegate/pages.h>
 #include <tidegate/process.h>
 
 /* The runtime's numbers that we answer or compare with. */
 enum {
     TG__RUNTIME_OUT_OF_MEMORY = 2,
-    TG__RUNTIME_NOT_INITIALIZED = 3
+    TG__RUNTIME_NOT_INITIALIZED = 3,
+    TG__RUNTIME_PEER_IS_ENABLED = 704
 };
 
 /* ---- the table: hooks.def -------------------------------------------------------------------- */
@@ -63,6 +65,16 @@ struct tg__library {
     __typeof__(&tg_process_find) find;
     __typeof__(&tg_process_free) free;
     __typeof__(&tg_process_captures) captures;
+    __typeof__(&tg_process_peers) peers;
+    __typeof__(&tg_pages_reserve) pages_reserve;
+    __typeof__(&tg_pages_unreserve) pages_unreserve;
+    __typeof__(&tg_pages_unmap) pages_unmap;
+    __typeof__(&tg_pages_access) pages_access;
+    __typeof__(&tg_pages_hold) pages_hold;
+    __typeof__(&tg_page_create) page_create;
+    __typeof__(&tg_page_release) page_release;
+    __typeof__(&tg_page_map) page_map;
+    __typeof__(&tg_page_hold) page_hold;
 };
 
 /* NULL: not in use yet. */

@@ -104,6 +104,16 @@ static bool resolve(void *object, struct tg__library *found) {
         {"tg_process_find", &found->find},
         {"tg_process_free", &found->free},
         {"tg_process_captures", &found->captures},
+        {"tg_process_peers", &found->peers},
+        {"tg_pages_reserve", &found->pages_reserve},
+        {"tg_pages_unreserve", &found->pages_unreserve},
+        {"tg_pages_unmap", &found->pages_unmap},
+        {"tg_pages_access", &found->pages_access},
+        {"tg_pages_hold", &found->pages_hold},
+        {"tg_page_create", &found->page_create},
+        {"tg_page_release", &found->page_release},
+        {"tg_page_map", &found->page_map},
+        {"tg_page_hold", &found->page_hold},
     };
 
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {

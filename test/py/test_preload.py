@@ -21,7 +21,8 @@ CARD = "capacity=64MiB,context=0,devices=2"
 ON = {"TIDEGATE": "on", "TIDEGATE_DEFAULT_TAG": "usual"}
 
 # What a stock program may do, and see no difference.
-UNSEEN = ("errors", "order", "context", "devices", "wait", "fork", "threads", "version")
+UNSEEN = ("errors", "order", "context", "devices", "wait", "fork", "threads", "version", "expand",
+          "share", "peers")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -141,6 +142,32 @@ def test_a_capture_is_left_whole(host, program, words):
         "begun nowhere: 1 untouched, last error 1 1 0, errno 0", "after none room for 0 0",
         "begun 0, destroyed 0", "after a destroyed one room for 0 0",
         "the runtime saw 0 allocs, 0 frees"]
+
+
+# ---- memory that the program maps itself ---------------------------------------------------------
+
+@pytest.mark.parametrize("program, words", ALL, ids=IDS)
+def test_mapped_and_native_memory_sleep_as_one(host, program, words):
+    """But what was shared stays; and what is unmapped meanwhile is forgotten."""
+    ours = host(program, *words("asleep"), **ON)
+    assert ours.out.splitlines() == [
+        "begun 0, mapped 0, exported 0, the child 0, it wrote 7",
+        "mapped 0, wrong 0, last error 0", "native 0, wrong 0, last error 0",
+        "sleep 0, gained 42 MiB, usual 42, stays: shared 2",
+        "shared page 101, create 2, unmap 0, wake 0", "native 0",
+        "mapped 0, wrong 0, last error 0", "ended 0, wrong 0, last error 0"]
+    assert ours.err == ""
+
+
+def test_mapped_memory_is_the_drivers_where_no_tag_has_a_say(host):
+    plain = host("host12", "share", "expand", preload=None)
+    ours = host("host12", "share", "expand", "maps", TIDEGATE="on")
+    seen = [line.split(",")[0] for line in plain.out.splitlines()]
+    assert seen[2:] == [
+        "begun 0", "mapped 0", "native 0", "too much 2", "emptied 0", "again 0", "refilled 0",
+        "full 2", "freed early 1", "unmapped 0", "unmapped twice 1", "native 0", "behind 0",
+        "ended 0"]
+    assert ours.out == plain.out + "libtidegate.so is not mapped\n"
 
 
 # ---- which runtime ------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ static struct {
     int (*cuStreamBeginCapture_v2)(void *stream, int mode);
     int (*cuStreamEndCapture)(void *stream, void **graph);
     int (*cuStreamIsCapturing)(void *stream, int *status);
+    int (*cuGetProcAddress_v2)(const char *base, void **function, int version,
+                               unsigned long long flags, int *query_status);
 } driver;
 
 static const struct {
@@ -51,6 +53,7 @@ static const struct {
     {"cuStreamBeginCapture_v2", &driver.cuStreamBeginCapture_v2},
     {"cuStreamEndCapture", &driver.cuStreamEndCapture},
     {"cuStreamIsCapturing", &driver.cuStreamIsCapturing},
+    {"cuGetProcAddress_v2", &driver.cuGetProcAddress_v2},
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the next three */
@@ -133,6 +136,48 @@ int cudaDeviceSynchronize(void) {
     int result = begin();
 
     return fail(result != 0 ? result : driver.cuCtxSynchronize());
+}
+
+/* ---- the driver's functions by name ---------------------------------------------------------- */
+
+int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+                                     unsigned long long flags, int *status) {
+    int result = begin();
+
+    if (result != 0)
+        return fail(result);
+    /* What is not there is no error: the function is NULL. */
+    (void)!driver.cuGetProcAddress_v2(symbol, function, (int)version, flags, status);
+    return 0;
+}
+
+int cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags,
+                            int *status) {
+    return cudaGetDriverEntryPointByVersion(symbol, function, TOY_VERSION * 1000, flags, status);
+}
+
+int cudaGetDriverEntryPoint_ptsz(const char *symbol, void **function, unsigned long long flags,
+                                 int *status) {
+    return cudaGetDriverEntryPoint(symbol, function, flags, status);
+}
+
+int cudaGetDriverEntryPointByVersion_ptsz(const char *symbol, void **function, unsigned version,
+                                          unsigned long long flags, int *status) {
+    return cudaGetDriverEntryPointByVersion(symbol, function, version, flags, status);
+}
+
+int cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    static atomic_uint enabled;
+    int count = 0, result = begin();
+
+    (void)flags;
+    if (result == 0)
+        result = driver.cuDeviceGetCount(&count);
+    if (result == 0 && (peer < 0 || peer >= count || peer == current_device))
+        result = TOY_INVALID_DEVICE;
+    if (result == 0 && (atomic_fetch_or(&enabled, 1U << peer) & 1U << peer) != 0)
+        result = TOY_PEER_IS_ENABLED;
+    return fail(result);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

@@ -13,6 +13,7 @@ enum {
     TOY_OUT_OF_MEMORY = 2,
     TOY_NOT_INITIALIZED = 3,
     TOY_INVALID_DEVICE = 101,
+    TOY_PEER_IS_ENABLED = 704,
     TOY_CAPTURE_INVALIDATED = 901
 };
 
@@ -38,6 +39,16 @@ int cudaStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const void *no
 int cudaStreamEndCapture(void *stream, void **graph);
 int cudaStreamEndCapture_ptsz(void *stream, void **graph);
 int cudaStreamIsCapturing(void *stream, int *status);
+
+int cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags,
+                            int *status);
+int cudaGetDriverEntryPoint_ptsz(const char *symbol, void **function, unsigned long long flags,
+                                 int *status);
+int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+                                     unsigned long long flags, int *status);
+int cudaGetDriverEntryPointByVersion_ptsz(const char *symbol, void **function, unsigned version,
+                                          unsigned long long flags, int *status);
+int cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 
 /* How many calls of cudaMalloc and of cudaFree, that of NULL left out, have come to this one. */
 void toyCalls(int *allocs, int *frees);

@@ -20,6 +20,7 @@
 #include <tidegate/scope.h>
 
 #include "toycudart.h"
+#include "toyexpand.h"
 
 enum { MIB = 1 << 20, THREADS = 8, ROUNDS = 200 };
 
@@ -386,6 +387,8 @@ int host_do(const char *what) {
         {"once", do_once}, {"maps", do_maps}, {"full", do_full}, {"last", do_last},
         {"leave", do_leave}, {"scope", do_scope}, {"module", do_module},
         {"repair", do_repair}, {"wait", do_wait}, {"lost", do_lost},
+        {"expand", do_expand}, {"share", do_share}, {"peers", do_peers},
+        {"asleep", do_asleep},
     };
 
     for (size_t i = 0; i < sizeof things / sizeof *things; i++) {
