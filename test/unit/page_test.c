@@ -12,10 +12,19 @@
 
 #include "../api/tested_device.h"
 #include "base/map.h"
+#include "device/cuda_abi.h"
 #include "memory_world.h"
+#include "preload/entries.h"
 #include "suite.h"
 
 enum { PAGES = 12, CAPACITY = 64 };
+
+/* The preload may not include the driver's interface, and has its own words for these. */
+_Static_assert(sizeof(struct tg__entry_prop) == sizeof(struct tg__cuprop) &&
+                   offsetof(struct tg__entry_prop, rdma) ==
+                       offsetof(struct tg__cuprop, alloc_flags.gpu_direct_rdma_capable),
+               "what is asked for is read where the driver reads it");
+_Static_assert(sizeof(struct tg__entry_access) == sizeof(struct tg__cuaccess), "access, too");
 
 static const struct tg_tag_params saved = {.backup = TG_BACKUP_HOST};
 static struct world world;
