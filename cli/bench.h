@@ -88,7 +88,8 @@ struct bench_run {
 
 /* What to measure. Functions return 0 or a negative status; -EINTR: a signal asked to end. */
 typedef int bench_fn(struct bench_run *run);
-bench_fn bench_vmm, bench_sleep, bench_handover, bench_malloc, bench_prepared, bench_repack;
+bench_fn bench_vmm, bench_sleep, bench_handover, bench_malloc, bench_prepared, bench_repack,
+    bench_parts;
 
 /* ---- the run --------------------------------------------------------------------------------- */
 

@@ -19,7 +19,10 @@
 
 #define LINK_LIMIT "host: a plain copy of as many bytes, pinned"
 
-enum { CLEARING_MS = 250 }; /* for 16 GiB an H200 needs 40 */
+enum {
+    CLEARING_MS = 250, /* for 16 GiB an H200 needs 40 */
+    LOOK_US = 200      /* between two looks at what is left of host memory */
+};
 
 enum kind { KIND_NONE, KIND_FIRST, KIND_LATER, KIND_PREPARED, KIND_COUNT };
 
@@ -45,7 +48,8 @@ struct play {
     uint64_t count;
     void *plain; /* host memory as large as all blocks, touched and pinned; NULL: KIND_NONE */
     struct tg_memory *memory;
-    struct bench_times prepare, sleep, wake, wake_at_once; /* ours */
+    struct tg_tag *tag;
+    struct bench_times prepare, sleep, wake, wake_at_once, handback; /* ours */
     struct bench_times down, up;                           /* the limit's */
 };
 
@@ -105,15 +109,14 @@ static int limit_of_driver(struct play *play, uint64_t *down_ns, uint64_t *up_ns
 
 static int blocks_make(struct play *play) {
     struct bench_run *run = play->run;
-    struct tg_tag *tag;
-    int status = tg_tag_open(play->memory, "blocks", &kinds[play->kind].params, &tag);
+    int status = tg_tag_open(play->memory, "blocks", &kinds[play->kind].params, &play->tag);
 
     for (uint64_t i = 0; i < play->count && status == 0; i++) {
         void *block;
 
         status = bench_go_on(run);
         if (status == 0)
-            status = tg_tag_alloc(tag, play->block->size_bytes, &block);
+            status = tg_tag_alloc(play->tag, play->block->size_bytes, &block);
         if (status == 0 && play->kind != KIND_NONE)
             status = run->ops->fill(run->device, (uint64_t)(uintptr_t)block, (int)(i & 0xff),
                                     play->block->size_bytes, NULL);
@@ -136,6 +139,24 @@ static int wake_time(struct play *play, struct bench_times *times) {
 
     if (status == 0)
         bench_note(times, monotonic_ns() - start_ns);
+    return status;
+}
+
+/* From the end of a wake until its host copies are gone: nobody waits for that but who comes next,
+ * which is not to be the next round. */
+static int handback_time(struct play *play) {
+    const struct timespec pause = {.tv_nsec = LOOK_US * 1000L};
+    uint64_t start_ns = monotonic_ns();
+    struct tg_tag_info info;
+    int status = 0;
+
+    for (tg_tag_info(play->tag, &info); status == 0 && info.host_bytes > 0;
+         tg_tag_info(play->tag, &info)) {
+        status = bench_go_on(play->run);
+        nanosleep(&pause, NULL);
+    }
+    if (status == 0)
+        bench_note(&play->handback, monotonic_ns() - start_ns);
     return status;
 }
 
@@ -177,8 +198,10 @@ static int turn(struct play *play) {
     clearing_wait(play);
     if (status == 0)
         status = wake_time(play, &play->wake);
-    if (play->kind != KIND_LATER)
+    if (status != 0 || play->kind == KIND_NONE)
         return status;
+    if (play->kind != KIND_LATER)
+        return handback_time(play);
     if (status == 0)
         status = tg_memory_sleep(play->memory, NULL, BENCH_WAIT_MS, NULL);
     return status == 0 ? wake_time(play, &play->wake_at_once) : status;
@@ -210,6 +233,15 @@ static int row_add(struct play *play, const char *step, const struct bench_times
     return bench_add(play->run, what, BENCH_GIB_S, times, limit == NULL ? NULL : &beside);
 }
 
+/* A time: of little nothing may be left to be given back. */
+static int handback_row_add(struct play *play) {
+    char what[64];
+
+    snprintf(what, sizeof what, "%s, %s blocks: given back", kinds[play->kind].name,
+             play->block->name);
+    return bench_add(play->run, what, BENCH_MS, &play->handback, NULL);
+}
+
 static int rows_add(struct play *play) {
     int status = 0;
 
@@ -221,6 +253,8 @@ static int rows_add(struct play *play) {
         status = row_add(play, "wake", &play->wake, &play->up);
     if (status == 0 && play->kind == KIND_LATER)
         status = row_add(play, "at once", &play->wake_at_once, &play->up);
+    if (status == 0 && (play->kind == KIND_FIRST || play->kind == KIND_PREPARED))
+        status = handback_row_add(play);
     return status;
 }
 
@@ -230,7 +264,7 @@ static int play_do(struct play *play) {
 
     if (status != 0)
         return status;
-    play->prepare = play->sleep = play->wake = play->wake_at_once = times;
+    play->prepare = play->sleep = play->wake = play->wake_at_once = play->handback = times;
     play->down = play->up = times;
     status = bench_fail(play->run, turns_do(play));
     tg_memory_close(play->memory);

@@ -28,6 +28,7 @@ static const struct bench {
     {"malloc", bench_malloc, 0, NULL},
     {"prepared", bench_prepared, 2, NULL},
     {"repack", bench_repack, 0, NULL},
+    {"parts", bench_parts, 1, NULL},
     {"offload", NULL, 0, "it is the Python package's: see bench/card/offload.py"},
 };
 
@@ -70,6 +71,7 @@ static const struct option_table table = {
             "  malloc    blocks come and go\n"
             "  prepared  tags sleep into host memory that was made before\n"
             "  repack    what is freed inside large chunks goes back\n"
+            "  parts     what sleep and wake do with host memory, one after the other\n"
             "  offload   not measured here: the table says why\n\n"
             "Without a NAME all of them. The device memory that a run takes, others see as the\n"
             "tenant 'bench'.\n"

@@ -18,7 +18,8 @@ from test_demo import devices, place, standin_env, wait_for  # noqa: F401 (fixtu
 
 GIB = 1024 * MIB
 SCHEMA = json.loads((ROOT / "doc/schema/bench-1.json").read_text(encoding="utf-8"))
-NAMES = ["vmm", "sleep", "handover", "malloc", "prepared", "repack", "offload"]
+NAMES = ["vmm", "sleep", "handover", "malloc", "prepared", "repack", "parts",
+         "offload"]
 SMALL = ("--device", "host:capacity=1GiB", "--rounds", "2", "--size", "24MiB")
 
 
@@ -122,6 +123,8 @@ def test_sleep_stands_beside_its_limit(bench):
                 wanted = "the driver's own" if kind == "no backup" else "a plain copy"
                 assert wanted in row["limit"]["what"]
         assert rows[f"{kind}, 1 GiB blocks"]["value"] is None
+    for kind, is_given in (("no backup", False), ("host, first", True), ("host, later", False)):
+        assert (f"{kind}, 20 MiB blocks: given back" in rows) == is_given
     at_once = rows["host, later, 20 MiB blocks: at once"]
     assert at_once["limit"] == rows["host, later, 20 MiB blocks: wake"]["limit"]
     assert at_once["value"]["median"] > 0
@@ -143,13 +146,30 @@ def test_prepared_makes_its_host_memory_before(bench):
     """What that takes has a row of its own; sleep and wake stand beside the plain copy."""
     rows = rows_of(answer_of(bench("prepared", "--json", "-", *SMALL)), "prepared")
     assert list(rows) == [*(f"host, {size} blocks: {way}" for size in ("2 MiB", "20 MiB")
-                            for way in ("prepare", "sleep", "wake")),
+                            for way in ("prepare", "sleep", "wake", "given back")),
                           "host, 1 GiB blocks"]
     for what, row in rows.items():
         if row["value"] is not None:
-            assert (row["limit"] is None) == what.endswith("prepare")
+            assert (row["limit"] is None) == what.endswith(("prepare", "given back"))
         if what.endswith("prepare"):  # new pages are work: no machine makes a TiB of them a second
             assert row["value"]["median"] < 1024
+
+
+def test_parts_follow_each_other(bench):
+    """All of the host memory in each part; half of it is copied, beside the same copy alone."""
+    rows = rows_of(answer_of(bench("parts", "--json", "-", "--device", "host:capacity=1GiB",
+                                   "--rounds", "2", "--size", "600MiB")), "parts")
+    assert list(rows) == ["host memory touched", "pinned, in steps of 256 MiB",
+                          "copied while other steps are unpinned",
+                          "unpinned, in steps of 256 MiB", "unmapped"]
+    for what, row in rows.items():
+        is_copy = what.startswith("copied")
+        assert row["size_bytes"] == (300 if is_copy else 600) * MIB
+        assert row["pieces"] == (1 if is_copy else 4)
+        assert (row["limit"] is None) != is_copy
+    small = rows_of(answer_of(bench("parts", "--json", "-", "--device", "host:capacity=64MiB",
+                                    "--size", "2MiB")), "parts")
+    assert "--size" in small["host memory"]["reason"]
 
 
 def test_names_are_measured_once_in_the_order_of_the_table(bench):
@@ -210,7 +230,7 @@ def test_text_says_the_same(bench, tmp_path):
             assert re.search(rf" [\d.]+ {row['unit']} +[\d.]+-[\d.]+( |$)", line), line
             assert (row["ratio"] is None) == (not re.search(r" \d+\.\d\d$", line)), line
     limits = {row["limit"]["what"] for row in answer["rows"] if row["limit"] is not None}
-    assert len(limits) == 3 == len(lines) - 2 - len(table)
+    assert len(limits) == 4 == len(lines) - 2 - len(table)
     for line in lines[-3:]:
         assert any(line.startswith("limit ") and line.endswith(limit) for limit in limits)
 
