@@ -181,18 +181,22 @@ def child(way, library, quick):
 # ---- beside each other ---------------------------------------------------------------------------
 
 def objects():
-    """(libtidegate.so, libtidegate-preload.so), or the reason why there are none."""
+    """(libtidegate.so, libtidegate-preload.so), or the reason why there are none. In a wheel the
+    library has its version in its name alone."""
+    folders = [ROOT / "build" / "src"]
     try:
         from tidegate import library
-        folders = [Path(library.__file__).parent]
+        package = Path(library.__file__).resolve().parent
+        folders = [package, package.parent / ".tidegate.mesonpy.libs", *folders]
     except ImportError:
-        folders = []
+        pass
     said = os.environ.get("TIDEGATE_LIBRARY")
-    folders = [*([Path(said).parent] if said else []), *folders, ROOT / "build" / "src"]
+    folders = [*([Path(said).resolve().parent] if said else []), *folders]
     for folder in folders:
-        pair = (folder / "libtidegate.so", folder / "libtidegate-preload.so")
-        if all(path.exists() for path in pair):
-            return tuple(path.resolve().parent / path.name for path in pair), ""
+        preload = folder / "libtidegate-preload.so"
+        found = sorted(folder.glob("libtidegate.so*"))
+        if found and preload.exists():
+            return (found[0], preload), ""
     return None, "no folder has libtidegate.so and libtidegate-preload.so: " + \
         ", ".join(str(folder) for folder in folders)
 
