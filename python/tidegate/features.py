@@ -92,7 +92,7 @@ def _rows() -> List[Feature]:
         Feature("all of it on ROCm, NPU and CPU", REFUSED,
                 "only NVIDIA devices are known; calls do nothing there"),
         Feature("engine memory that sleeps without the engine's own sleep mode", REFUSED,
-                "nothing is preloaded in this version"),
+                "nothing is preloaded into an engine in this version"),
     ]
     return rows
 
