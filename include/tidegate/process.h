@@ -32,11 +32,14 @@ struct tg_process_request {
 };
 
 /* A block of the tag of the thread's innermost scope, or of the usual tag. *block NULL: no tag has
- * a say, and the caller goes on as without us: no scope and no usual tag, the scope is on another
- * GPU, 0 bytes, more than the device has, less than 1 MiB outside packed tags (the driver puts
- * thousands of those into one granule). Errors: those of tg_tag_alloc, tg_process_memory and
- * tg_tag_open. */
+ * a say, and the caller goes on as without us: tg_process_serve said so, no scope and no usual tag,
+ * the scope is on another GPU, 0 bytes, more than the device has, less than 1 MiB outside packed
+ * tags (the driver puts thousands of those into one granule). Errors: those of tg_tag_alloc,
+ * tg_process_memory and tg_tag_open. */
 TG_API TG_MUST_USE int tg_process_alloc(const struct tg_process_request *request, void **block);
+/* Whether a tag has a say (not 0, as at first) or none has (0), from now on and for all threads.
+ * What is there already stays, and is freed as ever. Anybody may call it at any time. */
+TG_API void tg_process_serve(int is_on);
 /* Frees what begins at this address, in any thread, if it is a block of the process's memories or
  * of one that was ever in a scope; it is used again after all that was given to the device before
  * has ended. Errors: -EINVAL (it is none: nothing is freed), TG_EFORKED (it may be the parent's).

@@ -10,6 +10,7 @@
 
 Importing changes nothing, starts nothing, and needs neither PyTorch nor a GPU."""
 
+from . import preloaded as _preloaded  # follows the mode
 from .errors import (BadValue, Busy, DeviceFailed, Forked, HostMemory, LedgerFailed, LibraryMissing,
                      NoDevice, TidegateError, TidegateWouldNotFit, TorchMissing, TorchTooOld,
                      UnknownTag)

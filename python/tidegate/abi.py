@@ -243,6 +243,7 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_memory_wake_end": (None, (c_void_p, c_int)),
     "tg_memory_find": (c_int, (c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_void_p),
                                _NUMBER)),
+    "tg_process_serve": (None, (c_int,)),
     "tg_scope_push": (c_int, (c_void_p,)),
     "tg_scope_pop": (c_int, ()),
     "tg_torch_alloc": (c_void_p, (c_ssize_t, c_int, c_void_p)),
@@ -276,7 +277,7 @@ QUICK = frozenset({"tg_version", "tg_last_error", "tg_error_text", "tg_device_op
                    "tg_tenant_asked", "tg_reclaim_target", "tg_tenant_shortfall",
                    "tg_tenant_commit", "tg_tenant_cancel", "tg_tenant_give", "tg_tenant_forget",
                    "tg_memory_wake_end", "tg_tag_info", "tg_hostmem_info", "tg_memory_find",
-                   "tg_scope_push", "tg_scope_pop"})
+                   "tg_process_serve", "tg_scope_push", "tg_scope_pop"})
 
 
 def structs() -> Dict[str, Type[ctypes.Structure]]:

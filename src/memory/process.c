@@ -34,6 +34,7 @@ static struct own owns[TG_LEDGER_DEVICES];
 static struct tg_ledger *ledger;
 static atomic_flag has_warned = ATOMIC_FLAG_INIT;
 static _Atomic pid_t owner; /* of all that is here; 0: nothing is yet */
+static atomic_bool is_resting; /* no tag has a say */
 
 /* ---- who the process is ---------------------------------------------------------------------- */
 
@@ -147,10 +148,18 @@ static int open_usual(const struct tg_process_request *request, struct tg_tag **
     return rc != 0 ? rc : tg_tag_open(memory, request->usual_tag, &params, tag);
 }
 
+void tg_process_serve(int is_on) {
+    atomic_store(&is_resting, is_on == 0);
+}
+
 int tg__process_choose(const struct tg_process_request *request, struct tg_tag **tag) {
     struct tg_tag *chosen = tg__scope_tag();
     int rc = 0;
 
+    if (atomic_load(&is_resting)) {
+        *tag = NULL;
+        return 0;
+    }
     if (chosen != NULL && tg__device_ordinal(chosen->memory->device) != request->device)
         chosen = NULL;
     if (chosen == NULL && request->usual_tag != NULL && request->size_bytes >= LEAST_BYTES)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from conftest import run
+from conftest import ROOT, run
 
 MIB = 1 << 20
 BUILD = pathlib.Path(os.environ["TIDEGATE_LIBRARY"]).parents[1]
@@ -362,3 +362,39 @@ def test_a_shell_has_nothing_of_it(host, tmp_path):
     assert (ours.status, ours.err) == (0, "")
     assert ours.out.startswith("3\n") and "libtidegate-preload.so" in ours.out
     assert "/libtidegate.so" not in ours.out
+
+
+# ---- the mode of the process --------------------------------------------------------------------
+
+FOLLOWS = """
+import ctypes, tidegate
+from tidegate import library, preloaded
+class Request(ctypes.Structure):
+    _fields_ = [("size_bytes", ctypes.c_uint64), ("device", ctypes.c_int), ("tag", ctypes.c_char_p)]
+ours = ctypes.CDLL(library.path())
+def asks():
+    block = ctypes.c_void_p()
+    request = Request(1 << 20, 0, b"usual")
+    assert ours.tg_process_alloc(ctypes.byref(request), ctypes.byref(block)) == 0
+    return block.value
+first = asks()
+seen = [preloaded.is_there(), first is not None]
+for mode in ("observe", "on", "off"):
+    tidegate.set_mode(mode)
+    seen.append(asks() is not None)
+seen.append(ours.tg_process_free(ctypes.c_void_p(first)))
+print(*seen)
+"""
+
+
+@pytest.mark.parametrize("preload, seen", [
+    (PRELOAD, "True True False True False 0"), (None, "False True True True True 0")])
+def test_it_follows_the_mode(tmp_path, preload, seen):
+    """Where it is not in the process the mode is the seams' alone. What is there is still freed."""
+    env = {"LD_LIBRARY_PATH": str(BUILD / "test" / "standin"), "TIDEGATE_STANDIN": CARD,
+           "TIDEGATE_DIR": str(tmp_path / "node"), "TIDEGATE_LIBRARY": str(LIBRARY),
+           "PYTHONPATH": str(ROOT / "python"), **ON}
+    if preload is not None:
+        env["LD_PRELOAD"] = str(preload)
+    result = run(sys.executable, "-c", FOLLOWS, env=env)
+    assert (result.out.strip(), result.err) == (seen, "")

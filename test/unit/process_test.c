@@ -90,6 +90,20 @@ START_TEST(without_scope_the_usual_tag_serves_or_none) {
 }
 END_TEST
 
+START_TEST(while_it_does_not_serve_no_tag_has_a_say) {
+    void *block = usual(0, MIB, "a");
+
+    tg_process_serve(0);
+    ck_assert_ptr_null(usual(0, MIB, "a"));
+    ck_assert_uint_eq(info_of(own(0), block, "a").block_count, 1);
+    ck_assert_ok(tg_process_free(block));
+    tg_process_serve(1);
+    block = usual(0, MIB, "a");
+    ck_assert_ptr_nonnull(block);
+    ck_assert_ok(tg_process_free(block));
+}
+END_TEST
+
 START_TEST(a_block_is_found_by_its_beginning) {
     char *block = usual(1, 2 * MIB, "a");
     int device = 7;
@@ -231,6 +245,7 @@ int main(void) {
     tcase_add_checked_fixture(cases, set_up, tear_down);
     tcase_add_test(cases, a_gpu_has_one_memory_and_the_process_is_a_tenant);
     tcase_add_test(cases, without_scope_the_usual_tag_serves_or_none);
+    tcase_add_test(cases, while_it_does_not_serve_no_tag_has_a_say);
     tcase_add_test(cases, a_block_is_found_by_its_beginning);
     tcase_add_test(cases, a_scope_on_the_gpu_goes_first);
     tcase_add_test(cases, wrong_calls_are_told);
