@@ -328,6 +328,13 @@ def test_no_place_for_the_folder(installed):
 
 # ---- the preload
 
+@pytest.fixture()
+def preloadable():
+    """A program without a sanitizer's runtime cannot have an object with one preloaded."""
+    if b"__asan_init" in BUILT.read_bytes():
+        pytest.skip("this build's preload needs a sanitizer's runtime")
+
+
 def add_library(prefix, folder="lib/python3.11/site-packages/.tidegate.mesonpy.libs",
                 name="libtidegate.so.0.1.0"):
     """Files that stand for the library and its preload; answers the preload's path."""
@@ -348,7 +355,7 @@ def test_preload_is_found(installed, tmp_path, folder, name):
     assert shown["TIDEGATE"] == "on"
 
 
-def test_preload_of_a_source_tree(tidegate, tmp_path):
+def test_preload_of_a_source_tree(tidegate, tmp_path, preloadable):
     built = Installed(tidegate.program, tmp_path)
     shown = built.shown("--default-tag", "all", LD_PRELOAD="", TIDEGATE_LIBRARY="",
                         TIDEGATE_DEFAULT_TAG="before")
@@ -397,16 +404,14 @@ def test_preload_path_that_no_list_holds(tidegate, tmp_path):
     assert result.status == 2 and "space" in result.err
 
 
-def test_under_the_preload_no_seam_is_missed(tidegate, tmp_path):
+def test_under_the_preload_no_seam_is_missed(tidegate, tmp_path, preloadable):
     built = Installed(tidegate.program, tmp_path)
     assert built("--preload", "--", "true", env={"TIDEGATE_LIBRARY": ""}).err == ""
 
 
-def test_a_stock_program_allocates_from_its_tag(tidegate, tmp_path):
+def test_a_stock_program_allocates_from_its_tag(tidegate, tmp_path, preloadable):
     """cudaMalloc of a program over the toy runtime; without the tag the runtime sees all."""
     build = BUILT.parents[1]
-    if b"__asan_init" in BUILT.read_bytes():
-        pytest.skip("this build's preload needs a sanitizer's runtime")
     built = Installed(tidegate.program, tmp_path)
     env = {"LD_LIBRARY_PATH": str(build / "test/standin"), "TIDEGATE_LIBRARY": "",
            "TIDEGATE_STANDIN": "capacity=64MiB,context=0", "TIDEGATE_DIR": str(tmp_path / "node")}
