@@ -22,7 +22,9 @@
 #include "toycudart.h"
 #include "toyexpand.h"
 
-enum { MIB = 1 << 20, THREADS = 8, ROUNDS = 200 };
+#define MIB ((size_t)1 << 20)
+
+enum { THREADS = 8, ROUNDS = 200 };
 
 #define UNTOUCHED ((void *)(uintptr_t)0x77)
 
