@@ -46,6 +46,17 @@ int tg__chunk_access(struct tg__chunk *chunk) {
     return rc;
 }
 
+int tg__chunks_access(struct tg_tag *tag) {
+    int rc = 0;
+
+    for (size_t i = 0; i < tag->chunks.count; i++) {
+        int result = tg__chunk_access(tag->chunks.items[i]);
+
+        rc = rc != 0 ? rc : result;
+    }
+    return rc;
+}
+
 int tg__chunk_map_kept(struct tg__chunk *chunk) {
     struct tg_memory *memory = chunk->tag->memory;
     uint64_t devices = wanted(chunk);
@@ -120,9 +131,9 @@ int tg__chunk_unback(struct tg__chunk *chunk) {
     return rc;
 }
 
-/* Whether both lie in one reservation. A general tag's neighbours have their own. */
-static bool are_together(const struct tg__chunk *chunk, const struct tg__chunk *next) {
-    return chunk->estate == next->estate && (chunk->estate != NULL || chunk->tag->params.packed);
+bool tg__is_one_reservation(const struct tg_tag *tag, const struct tg__estate *one,
+                            const struct tg__estate *other) {
+    return one == other && (one != NULL || tag->params.packed);
 }
 
 int tg__chunks_unmap(struct tg_tag *tag) {
@@ -135,7 +146,7 @@ int tg__chunks_unmap(struct tg_tag *tag) {
         int rc = 0;
 
         for (next = i + 1; chunks[i]->is_mapped && next < count && chunks[next]->is_mapped &&
-                           are_together(chunks[i], chunks[next]) &&
+                           tg__is_one_reservation(tag, chunks[i]->estate, chunks[next]->estate) &&
                            chunks[next]->range.addr == tg__range_end(&run);
              next++)
             run.size_bytes += chunks[next]->range.size_bytes;

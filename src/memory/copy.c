@@ -14,11 +14,10 @@ static uint32_t limit_ms(uint64_t size_bytes) {
 }
 
 /* Whether `next` continues, here and there, what begins with `first` and is size_bytes long so far.
- * Not over the end of a reservation: only inside packed arenas and estates. */
+ * Not over the end of a reservation. */
 static bool continues(const struct tg__block *first, uint64_t size_bytes,
                       const struct tg__block *next) {
-    return first->estate == next->estate &&
-           (first->estate != NULL || first->tag->params.packed) &&
+    return tg__is_one_reservation(first->tag, first->estate, next->estate) &&
            next->segment == first->segment &&
            next->range.addr == first->range.addr + size_bytes &&
            next->copy == first->copy + size_bytes;

@@ -102,11 +102,9 @@ static int let_into(struct tg_memory *memory) {
     int rc = 0;
 
     for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next) {
-        for (size_t i = 0; i < tag->chunks.count && !tg__tag_is_moving(tag); i++) {
-            int result = tg__chunk_access(tag->chunks.items[i]);
+        int result = tg__tag_is_moving(tag) ? 0 : tg__chunks_access(tag);
 
-            rc = rc != 0 ? rc : result;
-        }
+        rc = rc != 0 ? rc : result;
     }
     return rc;
 }

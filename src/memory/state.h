@@ -233,6 +233,8 @@ int tg__chunk_unback(struct tg__chunk *chunk);
 int tg__chunk_map_kept(struct tg__chunk *chunk);
 /* To all devices that are to have it, as far as it is mapped. */
 int tg__chunk_access(struct tg__chunk *chunk);
+/* The same for all chunks of a tag, whatever one answers; the first failure. */
+int tg__chunks_access(struct tg_tag *tag);
 /* Reserves, creates, maps, commits: the tag's chunk_bytes are the caller's, who looks whether it is
  * charged, also after a failure: a handle that could not be released again stays so. */
 int tg__chunk_make(struct tg__chunk *chunk);
@@ -240,6 +242,10 @@ int tg__chunk_make(struct tg__chunk *chunk);
 int tg__chunk_make_unmapped(struct tg__chunk *chunk);
 /* Whether a status says that there is not so much memory. */
 bool tg__is_short(int status);
+/* Whether what lies in these estates (NULL: at addresses of the tag's own) lies in one reservation,
+ * so that neighbours are one range to the device. A general tag's blocks have each their own. */
+bool tg__is_one_reservation(const struct tg_tag *tag, const struct tg__estate *one,
+                            const struct tg__estate *other);
 /* Unmaps all of a tag's chunks, whole neighbours in one call. On failure some may be mapped. */
 int tg__chunks_unmap(struct tg_tag *tag);
 /* On its way out, as far as that goes now: the chunk is not the caller's any more. With lock. */

@@ -189,20 +189,20 @@ void tg__tags_move(struct tg_memory *memory, struct tg_tag *chosen, enum tg_tag_
     pthread_mutex_unlock(&memory->lock);
 }
 
-/* What was given meanwhile to other devices is given to this chunk too. That a device refuses it is
- * its user's to find, at the first use: the call that asked has returned. */
-static void let_in(struct tg_tag *tag) {
+/* What other devices were let into meanwhile its chunk is to know. */
+static void note_devices(const struct tg__block *block) {
+    struct tg__chunk *chunk = tg__plots_find(&block->tag->chunks, block->range.addr, NULL);
+
+    if (chunk != NULL)
+        chunk->devices |= block->devices;
+}
+
+/* That a device refuses is its user's to find, at the first use: the call that asked has
+ * returned. */
+static void let_devices_in(struct tg_tag *tag) {
     const struct tg_error before = *tg_last_error();
 
-    for (size_t i = 0; i < tag->blocks.count; i++) {
-        const struct tg__block *block = tag->blocks.items[i];
-        struct tg__chunk *chunk = tg__plots_find(&tag->chunks, block->range.addr, NULL);
-
-        if (chunk != NULL) {
-            chunk->devices |= block->devices;
-            (void)!tg__chunk_access(chunk);
-        }
-    }
+    (void)!tg__chunks_access(tag);
     tg__fail_as(&before);
 }
 
@@ -213,8 +213,10 @@ void tg__tags_rest(struct tg_memory *memory, struct tg_tag *chosen) {
 
             if (block->is_freed)
                 tg__block_retire(block, i);
+            else if (block->devices != 0)
+                note_devices(block);
         }
-        let_in(tag);
+        let_devices_in(tag);
     }
     tg__memory_tidy(memory);
 }
