@@ -32,6 +32,17 @@ static int unlock(struct tg__cudacall *call, int rc) {
     return tg__cuda_leave(call, rc);
 }
 
+/* With a chunk of ours; else it is unlocked again: -EINVAL. */
+static int lock_chunk(struct tg__cuda *cuda, uint64_t chunk, struct tg__cudacall *call,
+                      const struct tg__handle **handle) {
+    int rc = lock(cuda, call);
+
+    if (rc != 0)
+        return rc;
+    *handle = tg__handles_find(&cuda->handles, chunk);
+    return *handle != NULL ? 0 : unlock(call, -EINVAL);
+}
+
 static struct tg__cuprop prop_of(const struct tg__cuda *cuda, uint32_t flags) {
     struct tg__cuprop prop = {
         .type = TG__CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -152,20 +163,16 @@ int tg__cudachunk_create(struct tg__cuda *cuda, uint64_t size_bytes, uint32_t fl
 
 int tg__cudachunk_release(struct tg__cuda *cuda, uint64_t chunk) {
     const struct tg__handle *handle;
-    struct tg__cudachunk *found = NULL;
+    struct tg__cudachunk *found;
     struct tg__cudacall call;
-    int rc = lock(cuda, &call);
+    int rc = lock_chunk(cuda, chunk, &call, &handle);
 
     if (rc != 0)
         return rc;
-    handle = tg__handles_find(&cuda->handles, chunk);
-    if (handle != NULL) {
-        found = handle->what;
-        tg__handles_remove(&cuda->handles, chunk);
-    }
+    found = handle->what;
+    tg__handles_remove(&cuda->handles, chunk);
     pthread_mutex_unlock(&cuda->mutex);
-    rc = found == NULL ? -EINVAL : tg__cuda_status(cuda, cuda->calls.cuMemRelease(found->handle),
-                                                   "cuMemRelease");
+    rc = tg__cuda_status(cuda, cuda->calls.cuMemRelease(found->handle), "cuMemRelease");
     free(found);
     return tg__cuda_leave(&call, rc);
 }
@@ -186,17 +193,23 @@ static uint32_t list_access(const struct tg__cuda *cuda, uint64_t devices,
     return count;
 }
 
-static int map_handle(struct tg__cuda *cuda, uint64_t addr, const struct tg__cudachunk *chunk,
+static int set_access(struct tg__cuda *cuda, uint64_t addr, uint64_t size_bytes,
                       uint64_t devices) {
     struct tg__cuaccess access[64];
     uint32_t count = list_access(cuda, devices, access);
+
+    return tg__cuda_status(cuda, cuda->calls.cuMemSetAccess(addr, size_bytes, access, count),
+                           "cuMemSetAccess");
+}
+
+static int map_handle(struct tg__cuda *cuda, uint64_t addr, const struct tg__cudachunk *chunk,
+                      uint64_t devices) {
     int result = cuda->calls.cuMemMap(addr, chunk->size_bytes, 0, chunk->handle, 0);
     int rc = tg__cuda_status(cuda, result, "cuMemMap");
 
     if (rc != 0)
         return rc;
-    rc = tg__cuda_status(cuda, cuda->calls.cuMemSetAccess(addr, chunk->size_bytes, access, count),
-                         "cuMemSetAccess");
+    rc = set_access(cuda, addr, chunk->size_bytes, devices);
     if (rc != 0)
         cuda->calls.cuMemUnmap(addr, chunk->size_bytes);
     return rc;
@@ -207,13 +220,10 @@ int tg__cudachunk_map(struct tg__cuda *cuda, uint64_t addr, uint64_t chunk, uint
     const struct tg__cudachunk *found;
     struct tg__gridpiece piece;
     struct tg__cudacall call;
-    int rc = lock(cuda, &call);
+    int rc = lock_chunk(cuda, chunk, &call, &handle);
 
     if (rc != 0)
         return rc;
-    handle = tg__handles_find(&cuda->handles, chunk);
-    if (handle == NULL)
-        return unlock(&call, -EINVAL);
     found = handle->what;
     rc = tg__grid_find_vacant(&cuda->grid, addr, found->size_bytes, &piece);
     if (rc == 0)
@@ -240,8 +250,6 @@ int tg__cudachunk_unmap(struct tg__cuda *cuda, uint64_t addr, uint64_t size_byte
 
 int tg__cudachunk_access(struct tg__cuda *cuda, uint64_t addr, uint64_t size_bytes,
                          uint64_t devices) {
-    struct tg__cuaccess access[64];
-    uint32_t count = list_access(cuda, devices, access);
     struct tg__gridpiece piece;
     struct tg__cudacall call;
     int rc = lock(cuda, &call);
@@ -250,21 +258,17 @@ int tg__cudachunk_access(struct tg__cuda *cuda, uint64_t addr, uint64_t size_byt
         return rc;
     rc = tg__grid_find_whole(&cuda->grid, addr, size_bytes, &piece);
     if (rc == 0)
-        rc = tg__cuda_status(cuda, cuda->calls.cuMemSetAccess(addr, size_bytes, access, count),
-                             "cuMemSetAccess");
+        rc = set_access(cuda, addr, size_bytes, devices);
     return unlock(&call, rc);
 }
 
 int tg__cudachunk_native(struct tg__cuda *cuda, uint64_t chunk, uint64_t *native) {
     const struct tg__handle *handle;
     struct tg__cudacall call;
-    int rc = lock(cuda, &call);
+    int rc = lock_chunk(cuda, chunk, &call, &handle);
 
     if (rc != 0)
         return rc;
-    handle = tg__handles_find(&cuda->handles, chunk);
-    if (handle == NULL)
-        return unlock(&call, -EINVAL);
     *native = ((const struct tg__cudachunk *)handle->what)->handle;
     return unlock(&call, 0);
 }
@@ -275,13 +279,10 @@ int tg__cudachunk_export(struct tg__cuda *cuda, uint64_t chunk, int *fd) {
     const struct tg__handle *handle;
     const struct tg__cudachunk *found;
     struct tg__cudacall call;
-    int shared = -1, rc = lock(cuda, &call);
+    int shared = -1, rc = lock_chunk(cuda, chunk, &call, &handle);
 
     if (rc != 0)
         return rc;
-    handle = tg__handles_find(&cuda->handles, chunk);
-    if (handle == NULL)
-        return unlock(&call, -EINVAL);
     found = handle->what;
     if (!handle->is_created)
         return unlock(&call, tg__fail(-EINVAL, "only a chunk that this process created as "
