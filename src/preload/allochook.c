@@ -5,15 +5,8 @@
 #include "base/log.h"
 #include "preload/hooks.h"
 
-/* What the program understands as out of memory. */
-static bool is_out_of_memory(int status) {
-    return status == TG_EDEVICEMEMORY || status == TG_ENOFIT || status == TG_ENEVERFITS ||
-           status == TG_EASLEEP;
-}
-
-/* Where the runtime gives the program the same answer by itself. */
-static bool is_runtimes(int status) {
-    return status == TG_EFORKED || status == TG_EBROKEN;
+static bool is_captured(void) {
+    return __atomic_load_n(&tg__captures, __ATOMIC_SEQ_CST) > 0;
 }
 
 /* As the runtime's own would, an allocation makes the device's context the thread's, and answers
@@ -21,7 +14,7 @@ static bool is_runtimes(int status) {
 static int make_context(const void *caller) {
     tg__free_fn next = TG__NEXT(free);
 
-    if (next == NULL || __atomic_load_n(&tg__captures, __ATOMIC_SEQ_CST) > 0)
+    if (next == NULL || is_captured())
         return 0;
     return next(NULL);
 }
@@ -29,7 +22,7 @@ static int make_context(const void *caller) {
 /* True: answered, with *result. */
 static bool answer(const struct tg__library *library, int status, void *block, const void *caller,
                    int *result) {
-    if (block == NULL && !is_out_of_memory(status))
+    if (block == NULL && !tg__is_out_of_memory(status))
         return false;
     *result = make_context(caller);
     if (*result != 0) {
@@ -57,7 +50,7 @@ static bool alloc(void **addr, size_t size_bytes, const void *caller, int *resul
         return false;
     request.usual_tag = tg__mode_default_tag();
     status = library->alloc(&request, &block);
-    if (status != 0 && !is_out_of_memory(status) && !is_runtimes(status))
+    if (status != 0 && !tg__is_out_of_memory(status) && !tg__is_runtimes(status))
         tg__warn_once(&has_warned, "the runtime is asked for memory, without a tag: %.300s",
                       library->last_error()->text);
     if (!answer(library, status, block, caller, result))
@@ -87,8 +80,8 @@ static int wait_for(int device, const void *caller) {
     tg__synchronize_fn synchronize = TG__NEXT(synchronize);
     int current, result;
 
-    if (current_device == NULL || set_device == NULL || synchronize == NULL ||
-        __atomic_load_n(&tg__captures, __ATOMIC_SEQ_CST) > 0 || current_device(&current) != 0)
+    if (current_device == NULL || set_device == NULL || synchronize == NULL || is_captured() ||
+        current_device(&current) != 0)
         return 0;
     if (current == device)
         return synchronize();

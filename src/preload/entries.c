@@ -35,13 +35,11 @@ static bool is_page(unsigned long long handle) {
 static int result_of(library_ptr library, int status) {
     int native;
 
+    if (tg__is_out_of_memory(status))
+        return OUT_OF_MEMORY;
     switch (status) {
     case 0:
         return 0;
-    case TG_EDEVICEMEMORY:
-    case TG_ENOFIT:
-    case TG_ENEVERFITS:
-    case TG_EASLEEP:
     case -ENOMEM:
         return OUT_OF_MEMORY;
     case TG_EFORKED:
@@ -113,7 +111,7 @@ static bool create(unsigned long long *handle, size_t size_bytes,
         *handle = page;
     if (rc == 0 || *result == OUT_OF_MEMORY)
         return rc != 0 || page != 0;
-    if (rc != TG_EFORKED && rc != TG_EBROKEN)
+    if (!tg__is_runtimes(rc))
         tg__warn_once(&has_warned, "the driver is asked for memory that will not sleep: %.300s",
                       library->last_error()->text);
     return false;

@@ -57,24 +57,29 @@ const char *tg__mode_default_tag(void);
 
 /* ---- library.c ------------------------------------------------------------------------------- */
 
-/* The calls into libtidegate.so. */
+/* The calls into libtidegate.so: our short name, and its own. */
+#define TG__LIBRARY_CALLS(CALL)               \
+    CALL(version, tg_version)                 \
+    CALL(last_error, tg_last_error)           \
+    CALL(alloc, tg_process_alloc)             \
+    CALL(find, tg_process_find)               \
+    CALL(free, tg_process_free)               \
+    CALL(captures, tg_process_captures)       \
+    CALL(peers, tg_process_peers)             \
+    CALL(pages_reserve, tg_pages_reserve)     \
+    CALL(pages_unreserve, tg_pages_unreserve) \
+    CALL(pages_unmap, tg_pages_unmap)         \
+    CALL(pages_access, tg_pages_access)       \
+    CALL(pages_hold, tg_pages_hold)           \
+    CALL(page_create, tg_page_create)         \
+    CALL(page_release, tg_page_release)       \
+    CALL(page_map, tg_page_map)               \
+    CALL(page_hold, tg_page_hold)
+
 struct tg__library {
-    __typeof__(&tg_version) version;
-    __typeof__(&tg_last_error) last_error;
-    __typeof__(&tg_process_alloc) alloc;
-    __typeof__(&tg_process_find) find;
-    __typeof__(&tg_process_free) free;
-    __typeof__(&tg_process_captures) captures;
-    __typeof__(&tg_process_peers) peers;
-    __typeof__(&tg_pages_reserve) pages_reserve;
-    __typeof__(&tg_pages_unreserve) pages_unreserve;
-    __typeof__(&tg_pages_unmap) pages_unmap;
-    __typeof__(&tg_pages_access) pages_access;
-    __typeof__(&tg_pages_hold) pages_hold;
-    __typeof__(&tg_page_create) page_create;
-    __typeof__(&tg_page_release) page_release;
-    __typeof__(&tg_page_map) page_map;
-    __typeof__(&tg_page_hold) page_hold;
+#define TG__CALL(name, symbol) __typeof__(&symbol) name;
+    TG__LIBRARY_CALLS(TG__CALL)
+#undef TG__CALL
 };
 
 /* NULL: not in use yet. */
@@ -83,6 +88,10 @@ const struct tg__library *tg__library_opened(void);
  * scope has. NULL: nobody has, or it cannot be used, which a line on stderr says once. Keeps errno.
  */
 const struct tg__library *tg__library_open(void);
+/* Of the library's statuses: what a program understands as out of memory; */
+bool tg__is_out_of_memory(int status);
+/* and where it gets the same answer from the runtime or the driver. */
+bool tg__is_runtimes(int status);
 
 /* ---- lasterror.c ----------------------------------------------------------------------------- */
 

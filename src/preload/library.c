@@ -98,22 +98,9 @@ static bool resolve(void *object, struct tg__library *found) {
         const char *name;
         void *call;
     } wanted[] = {
-        {"tg_version", &found->version},
-        {"tg_last_error", &found->last_error},
-        {"tg_process_alloc", &found->alloc},
-        {"tg_process_find", &found->find},
-        {"tg_process_free", &found->free},
-        {"tg_process_captures", &found->captures},
-        {"tg_process_peers", &found->peers},
-        {"tg_pages_reserve", &found->pages_reserve},
-        {"tg_pages_unreserve", &found->pages_unreserve},
-        {"tg_pages_unmap", &found->pages_unmap},
-        {"tg_pages_access", &found->pages_access},
-        {"tg_pages_hold", &found->pages_hold},
-        {"tg_page_create", &found->page_create},
-        {"tg_page_release", &found->page_release},
-        {"tg_page_map", &found->page_map},
-        {"tg_page_hold", &found->page_hold},
+#define TG__CALL(name, symbol) {#symbol, &found->name},
+        TG__LIBRARY_CALLS(TG__CALL)
+#undef TG__CALL
     };
 
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
@@ -199,4 +186,15 @@ const struct tg__library *tg__library_open(void) {
     opened = open_beside(is_wanted);
     errno = saved;
     return opened;
+}
+
+/* ---- what it answers ------------------------------------------------------------------------- */
+
+bool tg__is_out_of_memory(int status) {
+    return status == TG_EDEVICEMEMORY || status == TG_ENOFIT || status == TG_ENEVERFITS ||
+           status == TG_EASLEEP;
+}
+
+bool tg__is_runtimes(int status) {
+    return status == TG_EFORKED || status == TG_EBROKEN;
 }
