@@ -72,17 +72,23 @@ static bool pattern_find(const char *pattern, char *folder) {
     return is_found;
 }
 
-bool package_find(char *folder) {
+/* The first of the patterns that is found, from the command's folder on. */
+static bool beside_command(const char *const *wanted, size_t count,
+                           bool (*find)(const char *pattern, char *folder), char *folder) {
     char command[PACKAGE_BYTES], quoted[PACKAGE_BYTES], pattern[2 * PACKAGE_BYTES];
+    bool is_found = false;
 
     if (!command_folder(command) || !quoted_append(quoted, sizeof quoted, command))
         return false;
-    for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
-        snprintf(pattern, sizeof pattern, "%s/%s", quoted, patterns[i]);
-        if (pattern_find(pattern, folder))
-            return true;
+    for (size_t i = 0; i < count && !is_found; i++) {
+        snprintf(pattern, sizeof pattern, "%s/%s", quoted, wanted[i]);
+        is_found = find(pattern, folder);
     }
-    return false;
+    return is_found;
+}
+
+bool package_find(char *folder) {
+    return beside_command(patterns, sizeof patterns / sizeof patterns[0], pattern_find, folder);
 }
 
 bool package_library(char *library) {
@@ -119,21 +125,12 @@ static bool library_match(const char *pattern, char *folder) {
 
 bool package_library_folder(char *folder) {
     const char *given = getenv("TIDEGATE_LIBRARY");
-    char command[PACKAGE_BYTES], quoted[PACKAGE_BYTES], pattern[2 * PACKAGE_BYTES];
+    char pattern[2 * PACKAGE_BYTES];
 
-    if (given != NULL && *given != '\0') {
-        if (!quoted_append(pattern, sizeof pattern, given))
-            return false;
-        return library_match(pattern, folder);
-    }
-    if (!command_folder(command) || !quoted_append(quoted, sizeof quoted, command))
-        return false;
-    for (size_t i = 0; i < sizeof library_patterns / sizeof library_patterns[0]; i++) {
-        snprintf(pattern, sizeof pattern, "%s/%s", quoted, library_patterns[i]);
-        if (library_match(pattern, folder))
-            return true;
-    }
-    return false;
+    if (given != NULL && *given != '\0')
+        return quoted_append(pattern, sizeof pattern, given) && library_match(pattern, folder);
+    return beside_command(library_patterns, sizeof library_patterns / sizeof library_patterns[0],
+                          library_match, folder);
 }
 
 bool package_path_can_be_listed(const char *path) {

@@ -113,6 +113,17 @@ def dump(request):
 
 
 @pytest.fixture(scope="session")
+def preloadable():
+    """The preload stands before programs of this build: one without a sanitizer's runtime cannot
+    have an object with one preloaded."""
+    preload = pathlib.Path(os.environ["TIDEGATE_LIBRARY"]).parent / "libtidegate-preload.so"
+    if not preload.exists():
+        pytest.fail(f"{preload} is not there: build it (make all)")
+    if b"__asan_init" in preload.read_bytes():
+        pytest.skip("this build's preload needs a sanitizer's runtime")
+
+
+@pytest.fixture(scope="session")
 def library(request):
     """The package's loader. A library that was built with a sanitizer can only be opened by a
     program that was, too."""

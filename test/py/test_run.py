@@ -328,13 +328,6 @@ def test_no_place_for_the_folder(installed):
 
 # ---- the preload
 
-@pytest.fixture()
-def preloadable():
-    """A program without a sanitizer's runtime cannot have an object with one preloaded."""
-    if b"__asan_init" in BUILT.read_bytes():
-        pytest.skip("this build's preload needs a sanitizer's runtime")
-
-
 def add_library(prefix, folder="lib/python3.11/site-packages/.tidegate.mesonpy.libs",
                 name="libtidegate.so.0.1.0"):
     """Files that stand for the library and its preload; answers the preload's path."""
