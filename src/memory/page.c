@@ -14,8 +14,9 @@
 #include "base/error.h"
 #include "device/device.h"
 
-/* A number is that of its memory, and below this the table's. */
-enum { NUMBER_SHIFT = 57 };
+/* A number is that of its memory, and below this the table's. A map waits so many times for what
+ * was unmapped just there. */
+enum { NUMBER_SHIFT = 57, WAY_TRIES = 10 };
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
@@ -203,6 +204,28 @@ static int map_page(struct tg_memory *memory, struct tg__page *page, struct tg__
     return 0;
 }
 
+/* Whether memory that is on its way out of the range is mapped there still. */
+static bool is_in_the_way(const struct tg_memory *memory, struct tg__range range) {
+    for (const struct tg__chunk *chunk = memory->leaving; chunk != NULL; chunk = chunk->next) {
+        if (chunk->is_mapped && chunk->range.addr < tg__range_end(&range) &&
+            range.addr < tg__range_end(&chunk->range))
+            return true;
+    }
+    return false;
+}
+
+/* The driver unmaps what is still in use; here it leaves when its users are through. Waits for
+ * these, without the lock; a call that failed on the way is made once more. */
+static int clear_the_way(struct tg_memory *memory, struct tg__range range) {
+    for (int tries = 0; tries < WAY_TRIES && is_in_the_way(memory, range); tries++) {
+        tg__limbo_settle(memory, TG__SETTLE_MS);
+        tg__memory_tidy(memory);
+    }
+    if (is_in_the_way(memory, range))
+        return tg__fail(TG_EBUSY, "what was unmapped at %#" PRIx64 " is still in use", range.addr);
+    return 0;
+}
+
 int tg__page_map(struct tg_memory *memory, uint64_t number, struct tg__range range) {
     const struct tg_error before = *tg_last_error();
     struct tg__page *page;
@@ -211,14 +234,10 @@ int tg__page_map(struct tg_memory *memory, uint64_t number, struct tg__range ran
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&memory->lock);
+    rc = clear_the_way(memory, range);
     page = find_page(memory, number);
-    rc = page == NULL ? -ENOENT : map_page(memory, page, range);
-    if (rc == -EINVAL && memory->leaving != NULL) { /* what is on its way out may be just there */
-        tg__limbo_settle(memory, TG__SETTLE_MS);
-        tg__memory_tidy(memory);
-        page = find_page(memory, number);
+    if (rc == 0)
         rc = page == NULL ? -ENOENT : map_page(memory, page, range);
-    }
     pthread_mutex_unlock(&memory->lock);
     errno = saved;
     return rc == -ENOENT ? rc : tg__memory_done(memory, rc, &before);

@@ -234,6 +234,28 @@ START_TEST(unmapped_in_motion_goes_at_its_end) {
 }
 END_TEST
 
+/* What is unmapped while a wake moves leaves at its end; the device refuses that, and again when a
+ * page is mapped there: then it is asked once more. */
+START_TEST(what_has_not_left_is_waited_for) {
+    uint64_t old = map_new(0, 4), page;
+
+    sleep_all();
+    ck_assert_ok(tg_memory_wake_try(world.memory, NULL, 1000, NULL));
+    ck_assert_ok(tg__pages_unmap(world.memory, place(0)));
+    ck_assert_ok(tg__page_release(world.memory, old));
+    world_arm(&world, TG__OP_unmap, TG__FAULT_AFTER, 1, TG_EDEVICE);
+    tg_memory_wake_end(world.memory, true);
+    page = make_page();
+    ck_assert_says(tg__page_map(world.memory, page, place(0)), TG_EBUSY, "still in use");
+    world_arm(&world, TG__OP_unmap, TG__FAULT_ONCE, 1, TG_EDEVICE);
+    ck_assert_ok(tg__page_map(world.memory, page, place(0)));
+    ck_assert_uint_eq(tg__fault_failed(world.fault, TG__OP_unmap), 1);
+    ck_assert(content_is_zero(at(0), GRANULE));
+    world_disarm(&world);
+    ck_assert_uint_eq(world_free_bytes(&world), (CAPACITY - 2) * MIB);
+}
+END_TEST
+
 /* ---- each call of the device fails once ------------------------------------------------------ */
 
 static int story(void) {
@@ -470,6 +492,7 @@ int main(void) {
     tcase_add_test(tcase, a_held_page_stays_when_its_tag_sleeps);
     tcase_add_test(tcase, access_is_given_again);
     tcase_add_loop_test(tcase, unmapped_in_motion_goes_at_its_end, 0, 3);
+    tcase_add_test(tcase, what_has_not_left_is_waited_for);
     tcase_add_test(tcase, a_call_that_fails_leaves_nothing_behind);
     tcase_add_test(tcase, no_call_that_fails_changes_the_model);
     tcase_set_timeout(deaths, 120);
