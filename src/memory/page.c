@@ -14,9 +14,11 @@
 #include "base/error.h"
 #include "device/device.h"
 
-/* A number is that of its memory, and below this the table's. A map waits so many times for what
- * was unmapped just there. */
-enum { NUMBER_SHIFT = 57, WAY_TRIES = 10 };
+/* A number is that of its memory, and below this the table's. */
+enum { NUMBER_SHIFT = 57 };
+
+/* A map waits so many times, TG__SETTLE_MS each, for what was unmapped just there. */
+enum { WAY_TRIES = 10 };
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
