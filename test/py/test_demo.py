@@ -244,11 +244,20 @@ def test_the_look_at_a_card_is_killed(running, tidegate, place):
 
 # ---- seen from outside
 
+def held_by(pids):
+    """{pid: memfd_sizes} of what each held at both of two looks: with one, a hand-over between
+    the look at one side and the look at the other would show the same bytes twice."""
+    first = {pid: memfd_sizes(pid) for pid in pids}
+    second = {pid: memfd_sizes(pid) for pid in pids}
+    return {pid: {key: min(size, second[pid].get(key, 0)) for key, size in first[pid].items()}
+            for pid in pids}
+
+
 def sampled(child, capacity_bytes):
     """At 100 Hz: the most bytes of both sides together, and of each alone."""
     most, peaks = 0, {}
     while child.poll() is None:
-        held = {pid: memfd_sizes(pid) for pid in sides(child.pid)}
+        held = held_by(sides(child.pid))
         distinct = {key: size for sizes in held.values() for key, size in sizes.items()}
         most = max(most, sum(distinct.values()))
         assert most <= capacity_bytes, held
