@@ -12,6 +12,7 @@
 #include <tidegate/tidegate.h>
 
 #include "options.h"
+#include "preload_probe.h"
 #include "say.h"
 #include "verb.h"
 
@@ -103,7 +104,10 @@ int main(int argc, char **argv) {
 
     standard_files_hold();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is told by the write, as a full disk is */
-    status = run(argc, argv);
+    if (argc > 0 && strcmp(argv[0], PRELOAD_PROBE_NAME) == 0)
+        status = preload_probe(argv);
+    else
+        status = run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout) != 0 || close(STDOUT_FILENO) != 0) {
         say("the answer could not be written: %s", strerror(errno));
         status = EXIT_WRONG;

@@ -36,15 +36,18 @@ static bool find(char *path) {
     return length < PACKAGE_BYTES && access(path, R_OK) == 0;
 }
 
+bool run_preload_path(char *path) {
+    if (find(path))
+        return true;
+    say("the preload, " NAME ", does not lie beside the library of this command; install "
+        "Tidegate again, or set TIDEGATE_LIBRARY to a libtidegate.so that has it beside it");
+    return false;
+}
+
 bool run_preload_hand_on(const char *default_tag) {
     char path[PACKAGE_BYTES];
 
-    if (!find(path)) {
-        say("the preload, " NAME ", does not lie beside the library of this command; install "
-            "Tidegate again, or set TIDEGATE_LIBRARY to a libtidegate.so that has it beside it");
-        return false;
-    }
-    if (!package_path_can_be_listed(path))
+    if (!run_preload_path(path) || !package_path_can_be_listed(path))
         return false;
     if (environment_append("LD_PRELOAD", ':', path) &&
         (default_tag == NULL || setenv("TIDEGATE_DEFAULT_TAG", default_tag, 1) == 0))

@@ -8,6 +8,10 @@
 /* Whether a tag can have this name; if not that is said. */
 bool run_preload_check(const char *tag);
 
+/* The preload that lies beside the library of this command, PACKAGE_BYTES. False: there is none,
+ * which is said. */
+bool run_preload_path(char *path);
+
 /* Names the preload in LD_PRELOAD, behind all that is there: other hooks see every call as they
  * would without us. default_tag: where large device memory of threads in no scope comes from; NULL:
  * as the environment has it. False: the preload is not there, or its path cannot be handed on,

@@ -10,13 +10,14 @@
 #include <tidegate/error.h>
 
 #include "doctor.h"
+#include "doctor_preload.h"
 #include "doctor_scratch.h"
 #include "options.h"
 #include "verb.h"
 
 struct doctor_options {
-    bool json;
-    const char *device, *python;
+    bool json, preload;
+    const char *device, *python, *pid;
 };
 
 #define FIELD(name) offsetof(struct doctor_options, name)
@@ -26,19 +27,29 @@ static const struct option_row rows[] = {
      option_parse_text, FIELD(device)},
     {"python", "PYTHON", NULL, "the Python of your programs, or its environment's folder",
      option_parse_text, FIELD(python)},
-    {"json", NULL, NULL, "one JSON object (schema tidegate.doctor/1) instead of text",
+    {"preload", NULL, NULL,
+     "try what run --preload stands before, and list what it cannot; instead of all else",
+     option_parse_flag, FIELD(preload)},
+    {"pid", "PID", NULL, "the same, of what this process has loaded", option_parse_text,
+     FIELD(pid)},
+    {"json", NULL, NULL,
+     "one JSON object (tidegate.doctor/1, with --preload tidegate.preload/1) instead of text",
      option_parse_flag, FIELD(json)},
 };
 
 static const struct option_table table = {
     .verb = "doctor",
-    .arguments = "",
+    .arguments = "[--preload [-- COMMAND [ARGUMENT...]]]",
     .summary =
         "Tells what on this machine lets Tidegate work, with a line of advice for what does not,\n"
         "and what works with which versions of verl and its engines. Nothing that it makes\n"
         "stays.\n",
     .more = "Without --python: the Python of $VIRTUAL_ENV, else python3 of the PATH.\n"
-            "Exit status: 0 nothing is bad; 1 something is; 2 wrong usage.\n",
+            "With --preload and a command: it is run to its end, and what it and its children\n"
+            "load is looked at.\n"
+            "Exit status: 0 nothing is bad; 1 something is; 2 wrong usage;\n"
+            "126, 127 the command cannot be run, or is not there.\n",
+    .ends_at_word = true,
     .rows = rows,
     .count = sizeof rows / sizeof rows[0],
 };
@@ -117,18 +128,47 @@ static int answer(const struct doctor_options *options, struct doctor *doctor) {
     return EXIT_WRONG;
 }
 
+static bool is_preload(const struct doctor_options *options) {
+    return options->preload || options->pid != NULL;
+}
+
+/* False: said. */
+static bool options_fit(const struct doctor_options *options, const struct option_texts *words) {
+    if (!is_preload(options) && words->count > 0)
+        say("doctor takes options only, not '%s'; a command with --preload", words->items[0]);
+    else if (options->pid != NULL && words->count > 0)
+        say("a process by --pid, or a command: not both");
+    else if (is_preload(options) && (options->device != NULL || options->python != NULL))
+        say("--preload tries the CUDA runtime and the GPU that it finds: not --device, not "
+            "--python");
+    else
+        return true;
+    return false;
+}
+
+static int preload_answer(const struct doctor_options *options, const struct option_texts *words,
+                          struct doctor *doctor) {
+    const struct doctor_preload_params params = {
+        .pid = options->pid,
+        .command = words->count == 0 ? NULL : (char *const *)words->items,
+        .json = options->json,
+    };
+
+    return doctor_preload(doctor, &params);
+}
+
 static int run(void *values, const struct option_texts *paths) {
     const struct doctor_options *options = values;
     struct doctor doctor = {.asked_device = options->device, .asked_python = options->python};
     int status = EXIT_WRONG;
 
-    if (paths->count > 0) {
-        say("doctor takes options only, not '%s'", paths->items[0]);
+    if (!options_fit(options, paths))
         return EXIT_WRONG;
-    }
     place_write(doctor.place, sizeof doctor.place);
     doctor_scratch_make(&doctor);
-    if (device_open(&doctor)) {
+    if (is_preload(options)) {
+        status = preload_answer(options, paths, &doctor);
+    } else if (device_open(&doctor)) {
         status = answer(options, &doctor);
         tg_device_close(doctor.device);
     }

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Of a command it is the loader itself that tells, as with LD_DEBUG=files: nothing is then missed
+ * that a short-lived child loads, or that is gone again at the end. */
+#include "loaded.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "verb.h"
+
+#define FILE_STEM "loads"
+
+void loaded_free(struct loaded *loaded) {
+    for (size_t i = 0; i < loaded->count; i++)
+        free(loaded->paths[i]);
+    free(loaded->paths);
+    *loaded = (struct loaded){.paths = NULL};
+}
+
+static bool add(struct loaded *loaded, const char *path) {
+    for (size_t i = 0; i < loaded->count; i++) {
+        if (strcmp(loaded->paths[i], path) == 0)
+            return true;
+    }
+    if (loaded->count == loaded->room) {
+        size_t room = loaded->room == 0 ? 64 : 2 * loaded->room;
+        char **more = reallocarray(loaded->paths, room, sizeof *more);
+
+        if (more == NULL)
+            return false;
+        loaded->paths = more;
+        loaded->room = room;
+    }
+    loaded->paths[loaded->count] = strdup(path);
+    return loaded->paths[loaded->count] != NULL && ++loaded->count > 0;
+}
+
+/* Gives each line without its end to `take`. */
+static bool for_lines(FILE *file, bool (*take)(struct loaded *loaded, char *line),
+                      struct loaded *loaded) {
+    char *line = NULL;
+    bool is_good = true;
+    size_t room = 0;
+
+    while (is_good && getline(&line, &room, file) > 0) {
+        line[strcspn(line, "\n")] = '\0';
+        is_good = take(loaded, line);
+    }
+    free(line);
+    return is_good;
+}
+
+/* ---- a process ------------------------------------------------------------------------------- */
+
+/* What is code of a file. */
+static bool take_map(struct loaded *loaded, char *line) {
+    char *path = strchr(line, '/'), *rights = strchr(line, ' ');
+
+    if (path == NULL || rights == NULL || rights[3] != 'x')
+        return true;
+    return add(loaded, path);
+}
+
+bool loaded_of_process(unsigned long long pid, struct loaded *loaded, struct sentence *why) {
+    char path[64];
+    bool is_good;
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%llu/maps", pid);
+    file = fopen(path, "re");
+    if (file == NULL) {
+        sentence_set(why, errno == ENOENT ? "there is no process %llu"
+                                          : "process %llu is not ours to look at", pid);
+        return false;
+    }
+    is_good = for_lines(file, take_map, loaded);
+    if (!is_good)
+        sentence_set(why, "%s", strerror(ENOMEM));
+    else if (ferror(file) != 0 || loaded->count == 0)
+        sentence_set(why, "process %llu is not ours to look at, or has ended", pid);
+    is_good = is_good && ferror(file) == 0 && loaded->count > 0;
+    fclose(file);
+    return is_good;
+}
+
+/* ---- a command ------------------------------------------------------------------------------- */
+
+/* The program is told as it was called, which may be found by PATH. */
+static bool add_program(struct loaded *loaded, const char *name) {
+    const char *path = getenv("PATH");
+    char whole[PATH_MAX], found[PATH_MAX];
+
+    if (strchr(name, '/') != NULL)
+        return realpath(name, whole) == NULL || add(loaded, whole);
+    for (; path != NULL; path = strchr(path, ':')) {
+        path += *path == ':';
+        snprintf(whole, sizeof whole, "%.*s/%s", (int)strcspn(path, ":"), path, name);
+        if (access(whole, X_OK) == 0 && realpath(whole, found) != NULL)
+            return add(loaded, found);
+    }
+    return true;
+}
+
+static bool take_load(struct loaded *loaded, char *line) {
+    static const char init[] = "\tcalling init: ", program[] = "\tinitialize program: ";
+    const char *tab = strchr(line, '\t');
+
+    if (tab != NULL && strncmp(tab, init, sizeof init - 1) == 0 && tab[sizeof init - 1] == '/')
+        return add(loaded, tab + sizeof init - 1);
+    if (tab != NULL && strncmp(tab, program, sizeof program - 1) == 0)
+        return add_program(loaded, tab + sizeof program - 1);
+    return true;
+}
+
+static bool take_files(const char *folder, struct loaded *loaded) {
+    DIR *files = opendir(folder);
+    bool is_good = files != NULL;
+
+    for (struct dirent *entry; is_good && (entry = readdir(files)) != NULL;) {
+        int fd = strncmp(entry->d_name, FILE_STEM ".", strlen(FILE_STEM ".")) != 0
+                     ? -1
+                     : openat(dirfd(files), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
+
+        if (file != NULL) {
+            is_good = for_lines(file, take_load, loaded);
+            fclose(file);
+        }
+    }
+    if (files != NULL)
+        closedir(files);
+    return is_good;
+}
+
+/* Its output is not the answer's. */
+static int start(char *const *argv, pid_t *pid) {
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t defaults;
+    int error = posix_spawn_file_actions_init(&actions);
+
+    if (error != 0)
+        return error;
+    error = posix_spawnattr_init(&attributes);
+    if (error == 0) {
+        sigemptyset(&defaults);
+        sigaddset(&defaults, SIGPIPE);
+        posix_spawnattr_setsigdefault(&attributes, &defaults);
+        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+        error = posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+        if (error == 0)
+            error = posix_spawnp(pid, argv[0], &actions, &attributes, argv, environ);
+        posix_spawnattr_destroy(&attributes);
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    return error;
+}
+
+static int run(char *const *argv, const char *output, int *status) {
+    pid_t pid = -1;
+    int error, end;
+
+    if (setenv("LD_DEBUG", "files", 1) != 0 || setenv("LD_DEBUG_OUTPUT", output, 1) != 0)
+        return ENOMEM;
+    error = start(argv, &pid);
+    unsetenv("LD_DEBUG");
+    unsetenv("LD_DEBUG_OUTPUT");
+    if (error != 0)
+        return error;
+    while (waitpid(pid, &end, 0) < 0 && errno == EINTR)
+        ;
+    *status = WIFSIGNALED(end) ? EXIT_SIGNALLED + WTERMSIG(end) : WEXITSTATUS(end);
+    return 0;
+}
+
+bool loaded_of_command(char *const *argv, const char *folder, struct loaded *loaded, int *status,
+                       struct sentence *why) {
+    char output[PATH_MAX];
+    int error;
+
+    snprintf(output, sizeof output, "%s/" FILE_STEM, folder);
+    error = run(argv, output, status);
+    if (error != 0) {
+        sentence_set(why, "%s: %s", argv[0], strerror(error));
+        *status = error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
+        return false;
+    }
+    if (take_files(folder, loaded))
+        return true;
+    sentence_set(why, "what the loader told of %s cannot be read: %s", argv[0], strerror(errno));
+    *status = EXIT_WRONG;
+    return false;
+}
