@@ -28,7 +28,7 @@ static const struct option_row rows[] = {
     {"python", "PYTHON", NULL, "the Python of your programs, or its environment's folder",
      option_parse_text, FIELD(python)},
     {"preload", NULL, NULL,
-     "try what run --preload stands before, and list what it cannot; instead of all else",
+     "in place of that: try what run --preload stands before, list what it cannot",
      option_parse_flag, FIELD(preload)},
     {"pid", "PID", NULL, "the same, of what this process has loaded", option_parse_text,
      FIELD(pid)},
