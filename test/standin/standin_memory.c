@@ -233,6 +233,8 @@ int cuMemAlloc_v2(unsigned long long *addr, size_t size_bytes) {
 
     if (result != 0)
         return result;
+    if (whole < size_bytes) /* more than there are addresses */
+        return TG__CU_ERROR_OUT_OF_MEMORY;
     rc = device->ops->reserve(device, whole, &reserved);
     if (rc != 0)
         return standin_result(rc);

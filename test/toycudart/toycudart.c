@@ -70,6 +70,10 @@ static int fail(int result) {
     return result;
 }
 
+int toy_fail(int result) {
+    return fail(result);
+}
+
 /* ---- starting -------------------------------------------------------------------------------- */
 
 static int load(void) {
@@ -212,6 +216,7 @@ int cudaFree(void *addr) {
     int result = begin();
 
     frees += addr != NULL;
+    toy_forget(addr);
     if (result == 0) /* a free waits, if only for nothing */
         result = addr != NULL ? free_anywhere(addr) : driver.cuCtxSynchronize();
     return fail(result);

@@ -25,6 +25,13 @@ int cudaSetDevice(int device);
 int cudaDeviceSynchronize(void);
 int cudaMalloc(void **addr, size_t size_bytes);
 int cudaFree(void *addr);
+int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
+int cudaMallocManaged(void **addr, size_t size_bytes, unsigned flags);
+int cudaMallocHost(void **addr, size_t size_bytes);
+int cudaFreeHost(void *addr);
+int cudaMallocAsync(void **addr, size_t size_bytes, void *stream);
+int cudaFreeAsync(void *addr, void *stream);
+int cudaMallocPitch(void **addr, size_t *pitch, size_t width, size_t height);
 int cudaMemsetAsync(void *addr, int byte, size_t size_bytes, void *stream);
 int cudaGetLastError(void);
 int cudaPeekAtLastError(void);
@@ -52,5 +59,10 @@ int cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 
 /* How many calls of cudaMalloc and of cudaFree, that of NULL left out, have come to this one. */
 void toyCalls(int *allocs, int *frees);
+
+/* Inside: makes what is not 0 the thread's last error; returns it. */
+int toy_fail(int result);
+/* It is no stream's memory any more, if it was. */
+void toy_forget(const void *addr);
 
 #endif
