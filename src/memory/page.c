@@ -206,26 +206,57 @@ static int map_page(struct tg_memory *memory, struct tg__page *page, struct tg__
     return 0;
 }
 
-/* Whether memory that is on its way out of the range is mapped there still. */
-static bool is_in_the_way(const struct tg_memory *memory, struct tg__range range) {
-    for (const struct tg__chunk *chunk = memory->leaving; chunk != NULL; chunk = chunk->next) {
-        if (chunk->is_mapped && chunk->range.addr < tg__range_end(&range) &&
-            range.addr < tg__range_end(&chunk->range))
-            return true;
-    }
-    return false;
+/* Memory that is on its way out of the range and mapped there still; NULL: none. */
+static struct tg__chunk *in_the_way(const struct tg_memory *memory, struct tg__range range) {
+    struct tg__chunk *chunk = memory->leaving;
+
+    while (chunk != NULL && !(chunk->is_mapped && chunk->range.addr < tg__range_end(&range) &&
+                              range.addr < tg__range_end(&chunk->range)))
+        chunk = chunk->next;
+    return chunk;
+}
+
+static int unmap_chunk(struct tg__chunk *chunk) {
+    struct tg_memory *memory = chunk->tag->memory;
+    int rc;
+
+    if (!chunk->is_mapped)
+        return 0;
+    rc = memory->ops->unmap(memory->device, chunk->range.addr, chunk->range.size_bytes);
+    chunk->is_mapped = rc != 0;
+    return rc;
+}
+
+/* Says which it is: somebody uses it still, or the device does not let it go. */
+static int unmap_leaving(struct tg__chunk *chunk) {
+    struct tg_error why;
+    int rc;
+
+    if (!tg__gate_is_open(chunk->tag->memory, &chunk->gate))
+        return tg__fail(TG_EBUSY, "what was unmapped at %#" PRIx64 " is still in use",
+                        chunk->range.addr);
+    rc = unmap_chunk(chunk);
+    chunk->tag->leaving_mapped -= rc == 0;
+    if (rc == 0)
+        return 0;
+    why = *tg_last_error();
+    return tg__fail_native(rc, why.native, "the device keeps what was unmapped at %#" PRIx64 ": %s",
+                           chunk->range.addr, why.text);
 }
 
 /* The driver unmaps what is still in use; here it leaves when its users are through. Waits for
- * these, without the lock; a call that failed on the way is made once more. */
+ * these, without the lock; a call that failed on the way is made again. */
 static int clear_the_way(struct tg_memory *memory, struct tg__range range) {
-    for (int tries = 0; tries < WAY_TRIES && is_in_the_way(memory, range); tries++) {
+    struct tg__chunk *chunk;
+    int rc = 0;
+
+    for (int tries = 0; tries < WAY_TRIES && in_the_way(memory, range) != NULL; tries++) {
         tg__limbo_settle(memory, TG__SETTLE_MS);
         tg__memory_tidy(memory);
     }
-    if (is_in_the_way(memory, range))
-        return tg__fail(TG_EBUSY, "what was unmapped at %#" PRIx64 " is still in use", range.addr);
-    return 0;
+    while (rc == 0 && (chunk = in_the_way(memory, range)) != NULL)
+        rc = unmap_leaving(chunk);
+    return rc;
 }
 
 int tg__page_map(struct tg_memory *memory, uint64_t number, struct tg__range range) {
@@ -292,17 +323,6 @@ void tg__page_retire(struct tg__block *block, size_t number) {
 }
 
 /* ---- unmapping ------------------------------------------------------------------------------- */
-
-static int unmap_chunk(struct tg__chunk *chunk) {
-    struct tg_memory *memory = chunk->tag->memory;
-    int rc;
-
-    if (!chunk->is_mapped)
-        return 0;
-    rc = memory->ops->unmap(memory->device, chunk->range.addr, chunk->range.size_bytes);
-    chunk->is_mapped = rc != 0;
-    return rc;
-}
 
 /* Its memory is the page's again, if it is awake and nothing of ours uses it: else it goes. */
 static void take_back(struct tg__page *page, struct tg__chunk *chunk) {

@@ -50,7 +50,7 @@ int tg__page_create(struct tg_tag *tag, uint64_t size_bytes, uint32_t flags, uin
 int tg__page_release(struct tg_memory *memory, uint64_t number);
 /* Errors: -ENOTSUP (mapped already, not as large, or in no estate), -EINVAL (another page is there,
  * or its content went with a sleep), TG_EBUSY (what was unmapped there is still in use after a
- * second), -ENOMEM, the device's. */
+ * second), -ENOMEM, the device's, also where it keeps what was unmapped there. */
 int tg__page_map(struct tg_memory *memory, uint64_t number, struct tg__range range);
 /* Unmaps the pages that fill the range. Errors: -EINVAL (they do not), the device's: those before
  * are unmapped. */

@@ -4,6 +4,7 @@
  * random steps against a model, where every fiftieth call of the device fails. */
 #include "memory/page.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,12 +32,16 @@ static struct world world;
 static struct tg_tag *tag;
 static uint64_t estate;
 
-static void set_up(void) {
-    world_open(&world, "capacity=64MiB", true);
+static void open_world(const char *options) {
+    world_open(&world, options, true);
     content_step = 256;
     tag = world_tag(&world, "expandable", saved);
     /* As torch: an eighth more than the device has. */
     ck_assert_ok(tg__estate_reserve(world.memory, (CAPACITY + CAPACITY / 8) * MIB, &estate));
+}
+
+static void set_up(void) {
+    open_world("capacity=64MiB");
 }
 
 static void tear_down(void) {
@@ -246,12 +251,67 @@ START_TEST(what_has_not_left_is_waited_for) {
     world_arm(&world, TG__OP_unmap, TG__FAULT_AFTER, 1, TG_EDEVICE);
     tg_memory_wake_end(world.memory, true);
     page = make_page();
-    ck_assert_says(tg__page_map(world.memory, page, place(0)), TG_EBUSY, "still in use");
+    ck_assert_says(tg__page_map(world.memory, page, place(0)), TG_EDEVICE,
+                   "the device keeps what was unmapped");
     world_arm(&world, TG__OP_unmap, TG__FAULT_ONCE, 1, TG_EDEVICE);
     ck_assert_ok(tg__page_map(world.memory, page, place(0)));
     ck_assert_uint_eq(tg__fault_failed(world.fault, TG__OP_unmap), 1);
     ck_assert(content_is_zero(at(0), GRANULE));
     world_disarm(&world);
+    ck_assert_uint_eq(world_free_bytes(&world), (CAPACITY - 2) * MIB);
+}
+END_TEST
+
+/* A page is unmapped whose save did not end in time: a copy still reads it. */
+static void unmap_under_a_copy(void) {
+    uint64_t page = map_new(0, 4);
+
+    world_arm(&world, TG__OP_wait, TG__FAULT_ONCE, 2, TG_EBUSY); /* the first one is the drain */
+    ck_assert_int_eq(tg_memory_sleep(world.memory, NULL, 1000, NULL), TG_EBUSY);
+    world_arm(&world, TG__OP_wait, TG__FAULT_EVERY, 1, TG_EBUSY);
+    ck_assert_ok(tg__pages_unmap(world.memory, place(0)));
+    ck_assert_ok(tg__page_release(world.memory, page));
+}
+
+START_TEST(what_is_still_in_use_is_told) {
+    uint64_t page;
+
+    unmap_under_a_copy();
+    page = make_page();
+    ck_assert_says(tg__page_map(world.memory, page, place(0)), TG_EBUSY, "still in use");
+    world_disarm(&world);
+    ck_assert_ok(tg__page_map(world.memory, page, place(0)));
+    ck_assert(content_is_zero(at(0), GRANULE));
+    ck_assert_uint_eq(world_free_bytes(&world), (CAPACITY - 2) * MIB);
+}
+END_TEST
+
+static void *map_first(void *page) {
+    return (void *)(intptr_t)tg__page_map(world.memory, *(uint64_t *)page, place(0));
+}
+
+/* Both wait for the same copy, and one of them has the place. */
+START_TEST(of_two_that_wait_for_one_place_one_has_it) {
+    uint64_t pages[2];
+    pthread_t threads[2];
+    void *answers[2];
+
+    tear_down();
+    open_world("capacity=64MiB,lag=300");
+    unmap_under_a_copy();
+    for (int i = 0; i < 2; i++)
+        pages[i] = make_page();
+    world_disarm(&world);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, map_first, &pages[i]), 0);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_join(threads[i], &answers[i]), 0);
+    ck_assert((intptr_t)answers[0] == 0 || (intptr_t)answers[1] == 0);
+    ck_assert_int_eq((intptr_t)answers[0] + (intptr_t)answers[1], -EINVAL);
+    ck_assert(content_is_zero(at(0), GRANULE));
+    for (int i = 0; i < 2; i++)
+        ck_assert_ok(tg__page_release(world.memory, pages[i]));
+    ck_assert_uint_eq(world_info(tag).block_count, 1);
     ck_assert_uint_eq(world_free_bytes(&world), (CAPACITY - 2) * MIB);
 }
 END_TEST
@@ -417,10 +477,33 @@ END_TEST
 
 /* ---- a death at each call of the device ------------------------------------------------------ */
 
-static void live_and_die(uint64_t nth, enum tg__fault_mode mode) {
+struct life {
+    const char *options; /* of the device */
+    void (*act)(uint64_t nth, enum tg__fault_mode mode);
+};
+
+static void tell_story(uint64_t nth, enum tg__fault_mode mode) {
+    world_arm(&world, TG__OP_ANY, mode, nth, 0);
+    (void)!story();
+}
+
+/* A map waits for what was unmapped there. */
+static void wait_for_the_way(uint64_t nth, enum tg__fault_mode mode) {
+    uint64_t page;
+
+    unmap_under_a_copy();
+    page = make_page();
+    world_arm(&world, TG__OP_wait, mode, nth, 0);
+    (void)!tg__page_map(world.memory, page, place(0));
+}
+
+static const struct life whole = {"capacity=64MiB", tell_story};
+static const struct life waiting = {"capacity=64MiB,hang=1", wait_for_the_way};
+
+static void live_and_die(const struct life *life, uint64_t nth, enum tg__fault_mode mode) {
     struct tg_device *host;
 
-    ck_assert_ok(tg_device_open(tested_uri("", "capacity=64MiB"), &host));
+    ck_assert_ok(tg_device_open(tested_uri("", life->options), &host));
     ck_assert_ok(tg__fault_wrap(host, &world.fault));
     ck_assert_ok(tg__spy_wrap(world.fault, &world.spy));
     ck_assert_ok(tg_ledger_open(NULL, &world.ledger));
@@ -428,8 +511,7 @@ static void live_and_die(uint64_t nth, enum tg__fault_mode mode) {
     ck_assert_ok(tg_memory_open(world.spy, world.tenant, &world.memory));
     tag = world_tag(&world, "expandable", saved);
     ck_assert_ok(tg__estate_reserve(world.memory, 72 * MIB, &estate));
-    world_arm(&world, TG__OP_ANY, mode, nth, 0);
-    (void)!story();
+    life->act(nth, mode);
     _exit(0);
 }
 
@@ -454,27 +536,39 @@ static void check_after_death(void) {
     ck_assert_int_eq(system(command), 0);
 }
 
+/* Whether the process died of it. */
+static bool dies(const struct life *life, uint64_t nth, enum tg__fault_mode mode) {
+    pid_t child;
+    int status;
+
+    memset(&world, 0, sizeof world);
+    strcpy(world.dir, "/dev/shm/tidegate-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(world.dir));
+    setenv("TIDEGATE_DIR", world.dir, 1);
+    child = fork();
+    if (child == 0)
+        live_and_die(life, nth, mode);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
+    check_after_death();
+    return WIFSIGNALED(status);
+}
+
 START_TEST(a_death_leaves_nothing_behind) {
     enum tg__fault_mode mode = _i == 0 ? TG__FAULT_KILL_BEFORE : TG__FAULT_KILL_AFTER;
     int deaths = 0;
 
-    for (uint64_t nth = 1; nth < 64; nth += 3) {
-        pid_t child;
-        int status;
-
-        memset(&world, 0, sizeof world);
-        strcpy(world.dir, "/dev/shm/tidegate-test-XXXXXX");
-        ck_assert_ptr_nonnull(mkdtemp(world.dir));
-        setenv("TIDEGATE_DIR", world.dir, 1);
-        child = fork();
-        if (child == 0)
-            live_and_die(nth, mode);
-        ck_assert_int_eq(waitpid(child, &status, 0), child);
-        ck_assert(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
-        deaths += WIFSIGNALED(status) != 0;
-        check_after_death();
-    }
+    for (uint64_t nth = 1; nth < 64; nth += 3)
+        deaths += dies(&whole, nth, mode);
     ck_assert_int_gt(deaths, 4);
+}
+END_TEST
+
+START_TEST(a_death_while_a_map_waits_leaves_nothing_behind) {
+    enum tg__fault_mode mode = _i == 0 ? TG__FAULT_KILL_BEFORE : TG__FAULT_KILL_AFTER;
+
+    for (uint64_t nth = 1; nth <= 3; nth++)
+        ck_assert(dies(&waiting, nth, mode));
 }
 END_TEST
 
@@ -493,10 +587,13 @@ int main(void) {
     tcase_add_test(tcase, access_is_given_again);
     tcase_add_loop_test(tcase, unmapped_in_motion_goes_at_its_end, 0, 3);
     tcase_add_test(tcase, what_has_not_left_is_waited_for);
+    tcase_add_test(tcase, what_is_still_in_use_is_told);
+    tcase_add_test(tcase, of_two_that_wait_for_one_place_one_has_it);
     tcase_add_test(tcase, a_call_that_fails_leaves_nothing_behind);
     tcase_add_test(tcase, no_call_that_fails_changes_the_model);
     tcase_set_timeout(deaths, 120);
     tcase_add_loop_test(deaths, a_death_leaves_nothing_behind, 0, 2);
+    tcase_add_loop_test(deaths, a_death_while_a_map_waits_leaves_nothing_behind, 0, 2);
     status = suite_run("page", tcase);
     return suite_run("deaths", deaths) + status;
 }
