@@ -394,6 +394,21 @@ static int ask_attribute(struct tg__cuda *cuda, int attribute) {
     return cuda->calls.cuDeviceGetAttribute(&value, attribute, cuda->number) == 0 && value != 0;
 }
 
+/* Left empty where the driver does not tell. */
+static void ask_place(struct tg__cuda *cuda) {
+    static const int attributes[] = {TG__CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+                                     TG__CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
+                                     TG__CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID};
+    int place[3];
+
+    for (int i = 0; i < 3; i++) {
+        if (cuda->calls.cuDeviceGetAttribute(&place[i], attributes[i], cuda->number) != 0)
+            return;
+    }
+    snprintf(cuda->device.pci, sizeof cuda->device.pci, "%04x:%02x:%02x.0", (unsigned)place[0],
+             (unsigned)place[1], (unsigned)place[2]);
+}
+
 /* What a chunk can be is asked once; no context is made for it. */
 static int ask(struct tg__cuda *cuda) {
     struct tg_device_info *info = &cuda->info;
@@ -414,6 +429,7 @@ static int ask(struct tg__cuda *cuda) {
         info->can |= TG_DEVICE_EXPORT;
     if (ask_attribute(cuda, TG__CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
         info->can |= TG_DEVICE_RDMA;
+    ask_place(cuda);
     return tg__cudachunk_granule(cuda, &info->granule_bytes);
 }
 

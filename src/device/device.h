@@ -14,6 +14,7 @@ struct tg_device {
     /* What the driver itself calls a chunk; NULL: there is no such driver. */
     int (*native)(struct tg_device *device, uint64_t chunk, uint64_t *native);
     char uri[256];
+    char pci[24]; /* where the system finds it, "0000:3b:00.0"; "": nowhere */
 };
 
 struct tg__host_params {
@@ -37,6 +38,8 @@ int tg__cuda_others(struct tg_device *device, uint32_t *count);
 /* The number by which the driver, and whoever speaks to it beside us, knows the device; 0 for a
  * host device, which stands for the only one. */
 int tg__device_ordinal(const struct tg_device *device);
+/* The device's place on the PCI bus as the system names it; "": it has none. Lent until close. */
+const char *tg__device_pci(const struct tg_device *device);
 /* The driver's own handle of a chunk, for whoever speaks to it beside us: lent until release.
  * Errors: -ENOTSUP (a host device), -EINVAL, the device's. */
 int tg__device_native(struct tg_device *device, uint64_t chunk, uint64_t *native);

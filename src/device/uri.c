@@ -108,6 +108,10 @@ int tg__device_ordinal(const struct tg_device *device) {
     return begins(plain, "cuda:") ? (int)strtol(plain + strlen("cuda:"), NULL, 10) : 0;
 }
 
+const char *tg__device_pci(const struct tg_device *device) {
+    return device->pci;
+}
+
 int tg__device_native(struct tg_device *device, uint64_t chunk, uint64_t *native) {
     if (device->native == NULL)
         return tg__fail(-ENOTSUP, "chunks of this device have no handle but ours");

@@ -217,4 +217,5 @@ void tg__wrap_init(struct tg__wrap *wrap, struct tg_device *inner) {
     wrap->device.ops = &wrap_ops;
     wrap->device.native = wrap_native;
     memcpy(wrap->device.uri, inner->uri, sizeof wrap->device.uri);
+    memcpy(wrap->device.pci, inner->pci, sizeof wrap->device.pci);
 }

@@ -3,7 +3,10 @@
  * it gives it, and one thread alone gets half a second of that for each GiB or two.
  *
  * Pieces are taken in order, so what is touched grows from the beginning, and who copies into it
- * need not wait for the end. */
+ * need not wait for the end.
+ *
+ * A page lies at the node of the CPU that touched it first. Containers forbid mbind, so it is our
+ * threads that go to the GPU's node. */
 #include "memory/hosttouch.h"
 
 #include <assert.h>
@@ -73,7 +76,10 @@ static void touch_taken(struct tg__toucher *toucher) {
 
 static void *touch_on(void *argument) {
     struct tg__toucher *toucher = argument;
+    const struct tg__touch *touch = toucher->touch;
 
+    if (touch->is_bound) /* a refusal costs speed alone */
+        (void)!sched_setaffinity(0, sizeof touch->cpus, &touch->cpus);
     pthread_mutex_lock(&toucher->touch->lock);
     while (take(toucher))
         touch_taken(toucher);
@@ -94,30 +100,42 @@ static size_t touched_bytes(const struct tg__touch *touch) {
 
 /* ---- for others ------------------------------------------------------------------------------ */
 
-static uint32_t most_threads(size_t size_bytes, uint32_t asked) {
-    size_t most = size_bytes / SHARE_BYTES + 1;
-    cpu_set_t allowed;
+/* Where the threads run: of those that are near what this thread may use, if that is a choice. */
+static void choose_cpus(struct tg__touch *touch, const cpu_set_t *near) {
+    cpu_set_t chosen;
 
-    if (asked == 0) {
-        CPU_ZERO(&allowed);
-        asked = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed)
-                                                                    : 1;
-    }
+    CPU_ZERO(&touch->cpus);
+    if (sched_getaffinity(0, sizeof touch->cpus, &touch->cpus) != 0 || near == NULL)
+        return;
+    CPU_AND(&chosen, near, &touch->cpus);
+    touch->is_bound = CPU_COUNT(&chosen) > 0 && !CPU_EQUAL(&chosen, &touch->cpus);
+    if (touch->is_bound)
+        touch->cpus = chosen;
+}
+
+static uint32_t most_threads(const struct tg__touch *touch, uint32_t asked) {
+    size_t most = touch->size_bytes / SHARE_BYTES + 1;
+
+    if (asked == 0)
+        asked = CPU_COUNT(&touch->cpus) > 0 ? (uint32_t)CPU_COUNT(&touch->cpus) : 1;
     asked = asked > TG__TOUCH_THREADS ? TG__TOUCH_THREADS : asked;
     return asked > most ? (uint32_t)most : asked;
 }
 
 void tg__touch_begin(struct tg__touch *touch, unsigned char *bytes, size_t size_bytes,
-                     uint32_t threads) {
-    uint32_t most = most_threads(size_bytes, threads);
+                     uint32_t threads, const cpu_set_t *near) {
+    uint32_t most;
 
-    assert(most >= 1 && most <= TG__TOUCH_THREADS);
     touch->bytes = bytes;
     touch->size_bytes = size_bytes;
     touch->taken_bytes = 0;
     touch->status = 0;
     touch->thread_count = 1;
-    for (uint32_t i = 0; i < TG__TOUCH_THREADS; i++)
+    touch->is_bound = false;
+    choose_cpus(touch, near);
+    most = most_threads(touch, threads) + touch->is_bound; /* the caller only waits then */
+    assert(most >= 1 && most <= TG__TOUCH_THREADS + 1);
+    for (uint32_t i = 0; i <= TG__TOUCH_THREADS; i++)
         touch->touchers[i] = (struct tg__toucher){.touch = touch, .at = SIZE_MAX};
     pthread_mutex_init(&touch->lock, NULL);
     pthread_cond_init(&touch->advanced, NULL);
@@ -132,11 +150,12 @@ void tg__touch_begin(struct tg__touch *touch, unsigned char *bytes, size_t size_
 
 int tg__touch_wait(struct tg__touch *touch, size_t end_bytes) {
     struct tg__toucher *own = &touch->touchers[0];
+    bool is_left_to_others = touch->is_bound && touch->thread_count > 1;
     int rc;
 
     pthread_mutex_lock(&touch->lock);
     while (touch->status == 0 && touched_bytes(touch) < end_bytes) {
-        if (touch->taken_bytes >= end_bytes) {
+        if (touch->taken_bytes >= end_bytes || is_left_to_others) {
             pthread_cond_wait(&touch->advanced, &touch->lock);
         } else if (take(own)) {
             touch_taken(own);
@@ -164,7 +183,7 @@ int tg__hostmap_touch(struct tg__hostmap *map, size_t size_bytes, uint32_t threa
     struct tg__touch touch;
     int rc;
 
-    tg__touch_begin(&touch, map->bytes, size_bytes, threads);
+    tg__touch_begin(&touch, map->bytes, size_bytes, threads, NULL);
     rc = tg__touch_wait(&touch, size_bytes);
     tg__touch_end(&touch);
     return rc;

@@ -5,6 +5,7 @@
 #define TG_MEMORY_HOSTTOUCH_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +24,9 @@ struct tg__touch {
     unsigned char *bytes;
     size_t size_bytes;
     uint32_t thread_count;
-    struct tg__toucher touchers[TG__TOUCH_THREADS]; /* the first is the caller */
+    struct tg__toucher touchers[TG__TOUCH_THREADS + 1]; /* the first is the caller */
+    bool is_bound; /* the threads run on these alone; the caller's own is never bound */
+    cpu_set_t cpus;
     pthread_mutex_t lock;                           /* guards what follows */
     pthread_cond_t advanced;
     size_t taken_bytes; /* from the beginning: pieces given to a toucher */
@@ -31,10 +34,13 @@ struct tg__touch {
 };
 
 /* Starts the threads, so many with the caller's (0: as many as pay), or as many as there are to be
- * had. Whole pages. Cannot fail; tg__touch_end must follow. */
+ * had. Whole pages. near: where the pages are to lie (NULL: anywhere). If the caller may run there
+ * and elsewhere, the threads run there alone, and the caller does not touch. Cannot fail;
+ * tg__touch_end must follow. */
 void tg__touch_begin(struct tg__touch *touch, unsigned char *bytes, size_t size_bytes,
-                     uint32_t threads);
-/* Waits until the first end_bytes have their pages, helping where nobody has begun. Errors: -ENOMEM
+                     uint32_t threads, const cpu_set_t *near);
+/* Waits until the first end_bytes have their pages, helping where nobody has begun, unless others
+ * are bound who will. Errors: -ENOMEM
  * and what else the kernel says. */
 int tg__touch_wait(struct tg__touch *touch, size_t end_bytes);
 /* No further piece is begun; returns when the threads have ended. */

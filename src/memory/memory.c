@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/threads.h"
 #include "base/error.h"
+#include "base/numa.h"
+#include "base/threads.h"
+#include "device/device.h"
 
 /* A packed tag's smallest chunk: small against the device, no more than a few small blocks need. */
 #define LEAST_CHUNK_BYTES (UINT64_C(64) << 20)
@@ -53,6 +55,7 @@ int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant, struct tg
     opened->tenant = tenant;
     opened->step_bytes = STEP_BYTES;
     opened->handback.least_bytes = STEP_BYTES;
+    opened->has_near = tg__numa_cpus("", tg__device_pci(device), &opened->near);
     opened->pid = getpid();
     opened->limbo_end = &opened->limbo;
     opened->number = atomic_fetch_add(&numbers, 1);

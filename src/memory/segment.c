@@ -76,9 +76,13 @@ free:
 /* ---- making ready ---------------------------------------------------------------------------- */
 
 void tg__segment_touch_begin(struct tg__segment *segment) {
+    const struct tg_memory *memory;
+
     if (segment == NULL)
         return;
-    tg__touch_begin(&segment->touch, segment->map.bytes, segment->size_bytes, 0);
+    memory = segment->tag->memory;
+    tg__touch_begin(&segment->touch, segment->map.bytes, segment->size_bytes, 0,
+                    memory->has_near ? &memory->near : NULL);
     segment->is_touching = true;
 }
 

@@ -148,6 +148,8 @@ struct tg_memory {
     struct tg_queue *queue; /* for copies and fills */
     uint64_t granule_bytes, total_bytes, least_chunk_bytes;
     size_t step_bytes; /* of host memory, whole pages */
+    bool has_near;
+    cpu_set_t near; /* whose memory is the nearest to the device */
     pid_t pid;
     uint32_t number; /* of the memories of this process, in order of opening */
     _Atomic uint64_t peers; /* devices that have access to all chunks outside estates */

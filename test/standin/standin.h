@@ -30,7 +30,8 @@
 #include "standin_calls.def"
 #undef TG__CUDA_CALL
 
-enum { STANDIN_DEVICES = 8 };
+/* Device N is at 7469:0N:00.0, where no machine has one. */
+enum { STANDIN_DEVICES = 8, STANDIN_PCI_DOMAIN = 0x7469 };
 
 struct standin_options {
     uint64_t capacity_bytes;

@@ -210,6 +210,10 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
         return result;
     *value = attribute == TG__CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ||
              attribute == TG__CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+    if (attribute == TG__CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)
+        *value = STANDIN_PCI_DOMAIN;
+    if (attribute == TG__CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)
+        *value = device;
     return 0;
 }
 
