@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work that is under way while memory comes and goes, as kernels of a training step are: temporaries
- * freed under it, what it writes after a free, a sleep in the middle of it, and another tag that gets
- * the memory next. */
+/* Work that is under way while memory comes and goes, as kernels of a training step are:
+ * temporaries freed under it, what it writes after a free, a sleep in the middle of it, and another
+ * tag that gets the memory next. */
 #include <stdio.h>
 
 #include "memory/state.h"
