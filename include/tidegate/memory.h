@@ -8,6 +8,7 @@
 #ifndef TIDEGATE_MEMORY_H
 #define TIDEGATE_MEMORY_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include <tidegate/device.h>
@@ -53,6 +54,7 @@ struct tg_tag_info {
     uint64_t device_bytes; /* chunks */
     uint64_t host_bytes;   /* host copies */
     uint64_t limbo_bytes;  /* freed, whose last users may still run */
+    uint64_t trimmed_bytes; /* of the blocks: a trim has given them back, no refill has taken */
 };
 
 /* device is lent until close. tenant NULL: a process alone, without a ledger; else lent likewise.
@@ -145,6 +147,30 @@ TG_API void tg_memory_wake_end(struct tg_memory *memory, int publish);
 TG_API TG_MUST_USE int tg_memory_repack(struct tg_memory *memory, const char *tags,
                                         uint32_t wait_ms, struct tg_receipt *receipt);
 
+/* Addresses of a device, inside one block. */
+struct tg_range {
+    uint64_t addr, size_bytes;
+};
+
+/* Gives back ranges of blocks whose content nobody wants, for who knows what is free in a block:
+ * the whole granules in them go to the driver, fault when they are touched, and stay the block's.
+ * What else is in their chunks is moved, by the same rules as in tg_memory_repack, and in a quiet
+ * section like it. ranges: in order of address, each inside a block. Those in packed tags, in tags
+ * that are not awake, and in pages that the program maps itself are left alone: "stays: cannot be
+ * trimmed". A trimmed block can be freed, and be trimmed further; a sleep saves what is left of it,
+ * and the wake brings it back whole.
+ *
+ * The receipt: gained_bytes what was given back, copied_bytes what was moved. Errors: -EINVAL (out
+ * of order, or not inside a block: nothing has changed), those of tg_memory_repack. */
+TG_API TG_MUST_USE int tg_memory_trim(struct tg_memory *memory, const struct tg_range *ranges,
+                                      size_t count, uint32_t wait_ms, struct tg_receipt *receipt);
+/* Brings back all that was trimmed, zeroed, all or nothing: reserves in the ledger, waiting up to
+ * wait_ms, and maps. Nothing is moved, and no work waited for; allocs in these tags answer
+ * TG_EASLEEP meanwhile. The receipt: gained_bytes what was taken. Errors: TG_EASLEEP (of a trimmed
+ * tag that is not awake: its wake brings it back), and as tg_memory_wake. */
+TG_API TG_MUST_USE int tg_memory_refill(struct tg_memory *memory, uint32_t wait_ms,
+                                        struct tg_receipt *receipt);
+
 /* The block in which an address lies, and its tag. Any of the outputs may be NULL. Errors: -EINVAL
  * (it lies in none). */
 TG_API TG_MUST_USE int tg_memory_find(struct tg_memory *memory, const void *addr,
@@ -152,7 +178,7 @@ TG_API TG_MUST_USE int tg_memory_find(struct tg_memory *memory, const void *addr
 
 /* The content of a sleeping block of a tag with host backup: size_bytes of readable memory, lent
  * until the tag wakes or the block is freed. Errors: -EINVAL (no block), -ENODATA (awake, without
- * backup, or dropped). */
+ * backup, dropped, or trimmed). */
 TG_API TG_MUST_USE int tg_memory_hostcopy(struct tg_memory *memory, const void *block,
                                           const void **copy, uint64_t *size_bytes);
 
