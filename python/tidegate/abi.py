@@ -135,9 +135,14 @@ class tg_tag_params(ctypes.Structure):
                 ("checked", c_int)]
 
 
+class tg_range(ctypes.Structure):
+    _fields_ = [("addr", c_uint64), ("size_bytes", c_uint64)]
+
+
 class tg_tag_info(ctypes.Structure):
     _fields_ = [("state", c_int), ("block_count", c_uint64), ("size_bytes", c_uint64),
-                ("device_bytes", c_uint64), ("host_bytes", c_uint64), ("limbo_bytes", c_uint64)]
+                ("device_bytes", c_uint64), ("host_bytes", c_uint64), ("limbo_bytes", c_uint64),
+                ("trimmed_bytes", c_uint64)]
 
 
 class tg_hostmem_info(ctypes.Structure):
@@ -234,6 +239,9 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_tag_alloc": (c_int, (c_void_p, c_uint64, POINTER(c_void_p))),
     "tg_memory_free": (c_int, (c_void_p, c_void_p, c_void_p)),
     "tg_memory_repack": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
+    "tg_memory_trim": (c_int, (c_void_p, POINTER(tg_range), c_size_t, c_uint32,
+                               POINTER(tg_receipt))),
+    "tg_memory_refill": (c_int, (c_void_p, c_uint32, POINTER(tg_receipt))),
     "tg_memory_sleep": (c_int, (c_void_p, c_char_p, c_uint32, POINTER(tg_receipt))),
     "tg_memory_sleep_drop": (c_int, (c_void_p, c_char_p, c_char_p, c_uint32,
                                      POINTER(tg_receipt))),

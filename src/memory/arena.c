@@ -85,12 +85,12 @@ void tg__arena_shrink(struct tg_tag *tag) {
 
 /* ---- what becomes free ----------------------------------------------------------------------- */
 
-/* Takes the chunk out of the table and lets it go. */
-static void let_go(struct tg_tag *tag, size_t number) {
+/* Takes the chunk out of the table and lets it go, with its addresses or without. */
+static void let_go(struct tg_tag *tag, size_t number, bool frees_addr) {
     struct tg__chunk *chunk = tag->chunks.items[number];
 
     tg__plots_drop(&tag->chunks, number);
-    chunk->frees_addr = true;
+    chunk->frees_addr = frees_addr;
     tg__chunk_leave(chunk);
 }
 
@@ -108,7 +108,7 @@ static void let_free_chunks_go(struct tg_tag *tag, struct tg__range free_range) 
             i++;
         } else {
             tg__ranges_clip(&tag->blank, range);
-            let_go(tag, i);
+            let_go(tag, i, true);
         }
     }
 }
@@ -129,14 +129,23 @@ static int settle_packed(struct tg__block *block) {
     return rc;
 }
 
+/* A trimmed block has several chunks, or none where it begins: its addresses go when all have. */
 static int settle_general(struct tg__block *block) {
-    struct tg_memory *memory = block->tag->memory;
-    size_t number;
+    struct tg_tag *tag = block->tag;
+    struct tg_memory *memory = tag->memory;
+    size_t i = tg__plots_from(&tag->chunks, block->range.addr);
 
-    if (tg__plots_find(&block->tag->chunks, block->range.addr, &number) == NULL)
-        return memory->ops->unreserve(memory->device, block->range.addr, block->range.size_bytes);
-    let_go(block->tag, number);
-    return 0;
+    while (i < tag->chunks.count &&
+           tg__plots_range(&tag->chunks, i)->addr < tg__range_end(&block->range)) {
+        bool is_whole = tg__plots_range(&tag->chunks, i)->size_bytes == block->range.size_bytes;
+
+        let_go(tag, i, is_whole);
+        if (is_whole)
+            return 0;
+    }
+    if (tg__chunk_leaving_in(memory, block->range) != NULL)
+        return TG_EBUSY;
+    return memory->ops->unreserve(memory->device, block->range.addr, block->range.size_bytes);
 }
 
 int tg__arena_settle(struct tg__block *block) {
@@ -196,7 +205,7 @@ void tg__arena_add(struct tg_tag *tag, struct tg__range rest) {
     (void)!tg__ranges_add(&tag->spare, rest, NULL);
 }
 
-/* ---- what a sleeping tag needs --------------------------------------------------------------- */
+/* ---- what a sleeping or trimmed tag needs ---------------------------------------------------- */
 
 /* How far a chunk that begins with this block reaches: in packed arenas over its neighbours. A
  * page's is its own. */
@@ -249,4 +258,16 @@ int tg__arena_plan(struct tg_tag *tag) {
         }
     }
     return rc;
+}
+
+int tg__arena_plan_holes(struct tg_tag *tag) {
+    int rc = 0;
+
+    for (size_t i = 0; i < tag->blocks.count && rc == 0; i++) {
+        const struct tg__block *block = tag->blocks.items[i];
+
+        for (size_t j = 0; j < block->holes.count && rc == 0; j++)
+            rc = plan_chunk(tag, block->holes.items[j], block);
+    }
+    return rc != 0 ? rc : tg__plots_room(&tag->chunks, tag->fresh.count);
 }

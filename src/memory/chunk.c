@@ -160,7 +160,7 @@ int tg__chunks_unmap(struct tg_tag *tag) {
     return 0;
 }
 
-static int free_addr(struct tg__chunk *chunk) {
+int tg__chunk_free_addr(struct tg__chunk *chunk) {
     struct tg_tag *tag = chunk->tag;
     struct tg_memory *memory = tag->memory;
 
@@ -189,11 +189,20 @@ static int step_out(struct tg__chunk *chunk) {
         chunk->is_charged = false;
     }
     if (chunk->frees_addr)
-        rc = free_addr(chunk);
+        rc = tg__chunk_free_addr(chunk);
     if (rc != 0)
         return tg__memory_note(memory, rc);
     free(chunk);
     return 0;
+}
+
+struct tg__chunk *tg__chunk_leaving_in(const struct tg_memory *memory, struct tg__range range) {
+    struct tg__chunk *chunk = memory->leaving;
+
+    while (chunk != NULL && !(chunk->is_mapped && chunk->range.addr < tg__range_end(&range) &&
+                              range.addr < tg__range_end(&chunk->range)))
+        chunk = chunk->next;
+    return chunk;
 }
 
 void tg__chunk_leave(struct tg__chunk *chunk) {

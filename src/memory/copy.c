@@ -23,37 +23,53 @@ static bool continues(const struct tg__block *first, uint64_t size_bytes,
            next->copy == first->copy + size_bytes;
 }
 
+/* Where what is `done_bytes` into a block's copy lies, and how much follows it there: the copy has
+ * nothing of the block's holes. */
+static struct tg__range saved_run(const struct tg__block *block, uint64_t done_bytes) {
+    uint64_t end = block->range.addr + block->size_bytes;
+    struct tg__range run = {.addr = block->range.addr};
+
+    while (tg__ranges_gap(&block->holes, tg__range_end(&run), end, &run) &&
+           done_bytes >= run.size_bytes)
+        done_bytes -= run.size_bytes;
+    return (struct tg__range){run.addr + done_bytes, run.size_bytes - done_bytes};
+}
+
+/* To the block that has what comes next. */
+static void advance(struct tg__copying *copying, uint64_t size_bytes) {
+    const struct tg__plots *blocks = &copying->tag->blocks;
+
+    copying->done_bytes += size_bytes;
+    for (; copying->number < blocks->count; copying->number++) {
+        uint64_t saved_bytes = tg__block_saved(blocks->items[copying->number]);
+
+        if (copying->done_bytes < saved_bytes)
+            return;
+        copying->done_bytes -= saved_bytes;
+    }
+}
+
 void tg__copy_begin(struct tg__copying *copying, struct tg_tag *tag, enum tg__copy_way way) {
     *copying = (struct tg__copying){.tag = tag, .way = way};
     tg__segments_rewind(tag);
+    advance(copying, 0);
 }
 
-/* How much can be copied at once from where it stands: at most `most_bytes`. */
+/* How much can be copied at once from where it stands: at most `most_bytes`. Blocks with holes are
+ * alone in their reservations. */
 static uint64_t piece_bytes(const struct tg__copying *copying, uint64_t most_bytes) {
     const struct tg__plots *blocks = &copying->tag->blocks;
     const struct tg__block *first = blocks->items[copying->number];
-    uint64_t size_bytes = first->size_bytes, end_bytes = copying->done_bytes + most_bytes;
+    uint64_t run_bytes = saved_run(first, copying->done_bytes).size_bytes;
 
-    for (size_t i = copying->number + 1; i < blocks->count && size_bytes < end_bytes; i++) {
+    for (size_t i = copying->number + 1; i < blocks->count && run_bytes < most_bytes; i++) {
         const struct tg__block *next = blocks->items[i];
 
-        if (!continues(first, size_bytes, next))
+        if (!continues(first, copying->done_bytes + run_bytes, next))
             break;
-        size_bytes += next->size_bytes;
+        run_bytes += next->size_bytes;
     }
-    return (size_bytes < end_bytes ? size_bytes : end_bytes) - copying->done_bytes;
-}
-
-static void advance(struct tg__copying *copying, uint64_t size_bytes) {
-    copying->done_bytes += size_bytes;
-    while (copying->done_bytes > 0) {
-        const struct tg__block *block = copying->tag->blocks.items[copying->number];
-
-        if (copying->done_bytes < block->size_bytes)
-            return;
-        copying->done_bytes -= block->size_bytes;
-        copying->number++;
-    }
+    return run_bytes < most_bytes ? run_bytes : most_bytes;
 }
 
 /* One copy, inside one step of the segment, of what lies below `end`. */
@@ -62,7 +78,7 @@ static int copy_piece(struct tg__copying *copying, uint64_t end, uint64_t *copie
     const struct tg__block *block = copying->tag->blocks.items[copying->number];
     struct tg__segment *segment = block->segment;
     unsigned char *copy = block->copy + copying->done_bytes;
-    uint64_t addr = block->range.addr + copying->done_bytes;
+    uint64_t addr = saved_run(block, copying->done_bytes).addr;
     size_t step = (size_t)(copy - segment->map.bytes) / segment->step_bytes;
     uint64_t step_left = (uint64_t)(segment->map.bytes + (step + 1) * segment->step_bytes - copy);
     uint64_t size_bytes = piece_bytes(copying, step_left < end - addr ? step_left : end - addr);
@@ -85,7 +101,7 @@ int tg__copy_until(struct tg__copying *copying, uint64_t end, uint64_t *copied_b
     int rc = 0;
 
     while (rc == 0 && copying->number < blocks->count &&
-           tg__plots_range(blocks, copying->number)->addr + copying->done_bytes < end)
+           saved_run(blocks->items[copying->number], copying->done_bytes).addr < end)
         rc = copy_piece(copying, end, copied_bytes);
     return rc;
 }
@@ -146,7 +162,8 @@ void tg__copy_sum(struct tg_tag *tag) {
     for (size_t i = 0; i < tag->blocks.count; i++) {
         struct tg__block *block = tag->blocks.items[i];
 
-        block->checksum = tg__checksum(block->copy, block->size_bytes);
+        if (block->segment != NULL) /* else all of it is a hole */
+            block->checksum = tg__checksum(block->copy, tg__block_saved(block));
     }
 }
 
@@ -154,7 +171,8 @@ int tg__copy_verify(struct tg_tag *tag) {
     for (size_t i = 0; i < tag->blocks.count; i++) {
         const struct tg__block *block = tag->blocks.items[i];
 
-        if (tg__checksum(block->copy, block->size_bytes) != block->checksum)
+        if (block->segment != NULL &&
+            tg__checksum(block->copy, tg__block_saved(block)) != block->checksum)
             return tg__fail(TG_ECONTENT,
                             "the host copy of the block at %#" PRIx64 " (%" PRIu64
                             " bytes, tag '%s') is not what was saved",

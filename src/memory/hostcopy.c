@@ -19,6 +19,9 @@ static int find_copy(struct tg_memory *memory, uint64_t addr, const struct tg__b
                         block->tag->name);
     if (!block->tag->is_saved)
         return tg__fail(-ENODATA, "tag '%s' sleeps without its content", block->tag->name);
+    if (block->holes.count > 0)
+        return tg__fail(-ENODATA, "the block at %#" PRIx64 " was trimmed before it slept: what is "
+                        "kept of it is not in one piece", addr);
     *found = block;
     return 0;
 }

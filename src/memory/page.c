@@ -206,16 +206,6 @@ static int map_page(struct tg_memory *memory, struct tg__page *page, struct tg__
     return 0;
 }
 
-/* Memory that is on its way out of the range and mapped there still; NULL: none. */
-static struct tg__chunk *in_the_way(const struct tg_memory *memory, struct tg__range range) {
-    struct tg__chunk *chunk = memory->leaving;
-
-    while (chunk != NULL && !(chunk->is_mapped && chunk->range.addr < tg__range_end(&range) &&
-                              range.addr < tg__range_end(&chunk->range)))
-        chunk = chunk->next;
-    return chunk;
-}
-
 static int unmap_chunk(struct tg__chunk *chunk) {
     struct tg_memory *memory = chunk->tag->memory;
     int rc;
@@ -250,11 +240,11 @@ static int clear_the_way(struct tg_memory *memory, struct tg__range range) {
     struct tg__chunk *chunk;
     int rc = 0;
 
-    for (int tries = 0; tries < WAY_TRIES && in_the_way(memory, range) != NULL; tries++) {
+    for (int tries = 0; tries < WAY_TRIES && tg__chunk_leaving_in(memory, range) != NULL; tries++) {
         tg__limbo_settle(memory, TG__SETTLE_MS);
         tg__memory_tidy(memory);
     }
-    while (rc == 0 && (chunk = in_the_way(memory, range)) != NULL)
+    while (rc == 0 && (chunk = tg__chunk_leaving_in(memory, range)) != NULL)
         rc = unmap_leaving(chunk);
     return rc;
 }

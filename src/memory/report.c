@@ -26,7 +26,7 @@ void tg__report_begin(struct tg__report *report, struct tg_memory *memory,
     report->receipt = receipt != NULL ? receipt : &report->own;
     memset(report->receipt, 0, sizeof *report->receipt);
     report->begin_ns = report->mark_ns = tg__clock_ns();
-    report->is_measured = receipt != NULL && getpid() == memory->pid &&
+    report->is_measured = receipt != NULL && memory != NULL && getpid() == memory->pid &&
                           free_now(memory, &report->free_bytes);
 }
 

@@ -20,6 +20,11 @@ static size_t round_up(size_t value, size_t unit) {
     return (value + unit - 1) / unit * unit;
 }
 
+/* What a block's copy takes. */
+static size_t place_bytes(const struct tg__block *block) {
+    return round_up(tg__block_saved(block), COPY_ALIGN);
+}
+
 /* ---- making ---------------------------------------------------------------------------------- */
 
 uint64_t tg__segment_missing(const struct tg_tag *tag) {
@@ -29,7 +34,7 @@ uint64_t tg__segment_missing(const struct tg_tag *tag) {
         const struct tg__block *block = tag->blocks.items[i];
 
         if (block->segment == NULL)
-            size_bytes += round_up(block->size_bytes, COPY_ALIGN);
+            size_bytes += place_bytes(block);
     }
     return size_bytes;
 }
@@ -250,9 +255,9 @@ static size_t place_copies(struct tg__segment *segment) {
 
     for (size_t i = 0; i < blocks->count; i++) {
         struct tg__block *block = blocks->items[i];
-        size_t size_bytes = round_up(block->size_bytes, COPY_ALIGN);
+        size_t size_bytes = place_bytes(block);
 
-        if (block->segment != NULL || used + size_bytes > segment->size_bytes)
+        if (block->segment != NULL || size_bytes == 0 || used + size_bytes > segment->size_bytes)
             continue;
         block->segment = segment;
         block->copy = segment->map.bytes + used;
@@ -281,7 +286,7 @@ bool tg__segment_adopt(struct tg__segment *segment) {
 
 void tg__segment_release(struct tg__block *block) {
     struct tg__segment *segment = block->segment;
-    struct tg__range gap = {(uintptr_t)block->copy, round_up(block->size_bytes, COPY_ALIGN)};
+    struct tg__range gap = {(uintptr_t)block->copy, place_bytes(block)};
 
     if (segment == NULL)
         return;

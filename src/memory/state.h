@@ -66,6 +66,7 @@ struct tg__block {
     unsigned char *copy;
     uint64_t checksum;
     bool is_freed; /* while the tag is in motion: is retired at the end of that */
+    struct tg__ranges holes; /* that a trim has given back; whole granules inside size_bytes */
     /* Of a page's (page.h), else NULL and 0: */
     struct tg__estate *estate;
     struct tg__page *page; /* NULL: the program has unmapped it while the tag was in motion */
@@ -101,7 +102,7 @@ struct tg_tag {
     char name[TG_TAG_NAME_BYTES];
     struct tg_tag_params params;
     enum tg_tag_state state;
-    enum tg_tag_state before; /* this sleep */
+    enum tg_tag_state before; /* this motion */
     uint32_t allocs;          /* inside now */
 
     struct tg__plots blocks;
@@ -112,6 +113,7 @@ struct tg_tag {
     uint64_t size_bytes;      /* of blocks, as asked */
     uint64_t chunk_bytes, limbo_bytes;
     uint64_t held_bytes; /* of the chunks: pages that never sleep */
+    uint64_t hole_bytes; /* of the blocks: what a trim has given back */
     uint32_t leaving_mapped; /* chunks not unmapped yet: their addresses cannot be used */
 
     /* Packed: */
@@ -197,6 +199,14 @@ bool tg__tag_is_moving(const struct tg_tag *tag);
 struct tg__block *tg__tag_block(struct tg_memory *memory, uint64_t addr, size_t *number);
 /* Takes a freed block out of its tag: to limbo. With lock. */
 void tg__block_retire(struct tg__block *block, size_t number);
+/* What of a block there is to save: all that is no hole. */
+static inline uint64_t tg__block_saved(const struct tg__block *block) {
+    return block->size_bytes - block->holes.size_bytes;
+}
+/* A range of a block has no memory any more; room was made in its holes. With lock. */
+void tg__block_hollow(struct tg__block *block, struct tg__range hole);
+/* All blocks of the tag have all their memory again. With lock. */
+void tg__tag_fill_holes(struct tg_tag *tag);
 /* Asleep, and yet with its chunks. */
 bool tg__tag_is_half(const struct tg_tag *tag);
 /* Maps what of them is not mapped. The tag is in motion. */
@@ -250,6 +260,11 @@ bool tg__is_one_reservation(const struct tg_tag *tag, const struct tg__estate *o
                             const struct tg__estate *other);
 /* Unmaps all of a tag's chunks, whole neighbours in one call. On failure some may be mapped. */
 int tg__chunks_unmap(struct tg_tag *tag);
+/* Gives back the addresses of a chunk that is not mapped there. Cannot fail where packed, and room
+ * was made. With lock. */
+int tg__chunk_free_addr(struct tg__chunk *chunk);
+/* Memory that is on its way out of the range and mapped there still; NULL: none. With lock. */
+struct tg__chunk *tg__chunk_leaving_in(const struct tg_memory *memory, struct tg__range range);
 /* On its way out, as far as that goes now: the chunk is not the caller's any more. With lock. */
 void tg__chunk_leave(struct tg__chunk *chunk);
 void tg__chunks_retry(struct tg_memory *memory);
@@ -282,6 +297,8 @@ void tg__arena_shrink(struct tg_tag *tag);
 int tg__arena_settle(struct tg__block *block);
 /* The chunks that a sleeping tag needs, into tag->fresh, without handles. Errors: -ENOMEM. */
 int tg__arena_plan(struct tg_tag *tag);
+/* The same for what an awake one has given back; makes room for them among its chunks. */
+int tg__arena_plan_holes(struct tg_tag *tag);
 
 /* ---- limbo.c --------------------------------------------------------------------------------- */
 

@@ -88,6 +88,7 @@ void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info) {
         .device_bytes = tag->chunk_bytes,
         .host_bytes = tag->host_bytes,
         .limbo_bytes = tag->limbo_bytes,
+        .trimmed_bytes = tag->hole_bytes,
     };
     pthread_mutex_unlock(&memory->lock);
 }
@@ -100,6 +101,11 @@ struct tg__block *tg__tag_block(struct tg_memory *memory, uint64_t addr, size_t 
     for (struct tg_tag *tag = memory->tags; tag != NULL && block == NULL; tag = tag->next)
         block = tg__plots_find(&tag->blocks, addr, number);
     return block;
+}
+
+static void forget_holes(struct tg__block *block) {
+    block->tag->hole_bytes -= block->holes.size_bytes;
+    tg__ranges_free(&block->holes);
 }
 
 void tg__block_retire(struct tg__block *block, size_t number) {
@@ -117,7 +123,26 @@ void tg__block_retire(struct tg__block *block, size_t number) {
         tg__charge_forget(tag, block->range.size_bytes);
     }
     tg__segment_release(block);
+    forget_holes(block);
     tg__limbo_add(block);
+}
+
+/* Its place in host memory was as large as what it had: the next sleep finds another. */
+void tg__block_hollow(struct tg__block *block, struct tg__range hole) {
+    tg__segment_release(block);
+    (void)!tg__ranges_add(&block->holes, hole, NULL); /* room was made */
+    block->tag->hole_bytes += hole.size_bytes;
+}
+
+void tg__tag_fill_holes(struct tg_tag *tag) {
+    for (size_t i = 0; i < tag->blocks.count && tag->hole_bytes > 0; i++) {
+        struct tg__block *block = tag->blocks.items[i];
+
+        if (block->holes.count == 0)
+            continue;
+        tg__segment_release(block);
+        forget_holes(block);
+    }
 }
 
 /* ---- states ---------------------------------------------------------------------------------- */

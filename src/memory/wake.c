@@ -2,7 +2,10 @@
 /* Wake: reserve, map everything, copy content meanwhile, publish, and only then drop the host
  * copies. Until the publish the new chunks are in tag->fresh and the tag is as it slept: undoing is
  * letting them go, when the copies given so far have ended. Fresh chunks are zero by the device's
- * contract, so what has no content needs no fill. */
+ * contract, so what has no content needs no fill.
+ *
+ * A refill is a wake of what trims have given back: of awake tags, beside whose chunks the new ones
+ * come, and without content. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
@@ -19,14 +22,19 @@ static bool is_asleep(const struct tg_tag *tag) {
     return tag->state == TG_TAG_ASLEEP;
 }
 
+static bool is_trimmed(const struct tg_tag *tag) {
+    return tag->hole_bytes > 0;
+}
+
 /* ---- reserve --------------------------------------------------------------------------------- */
 
 static int plan(struct tg_tag *chosen, uint64_t *planned_bytes) {
     for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
         int rc = 0;
 
-        /* With its chunks it needs none. */
-        if (tag->chunks.count == 0)
+        if (tag->before == TG_TAG_AWAKE)
+            rc = tg__arena_plan_holes(tag);
+        else if (tag->chunks.count == 0) /* with its chunks it needs none */
             rc = tg__arena_plan(tag);
         if (rc != 0)
             return rc;
@@ -210,7 +218,7 @@ static void let_fresh_go(struct tg_tag *tag) {
     tg__charge_cancel(tag, tag->reserved_bytes);
     tg__charge_give(tag, tag->tried_bytes, 0);
     tag->reserved_bytes = tag->tried_bytes = 0;
-    tag->state = TG_TAG_ASLEEP;
+    tag->state = tag->before;
 }
 
 static void undo(struct tg_memory *memory, struct tg_tag *chosen) {
@@ -224,24 +232,40 @@ static void undo(struct tg_memory *memory, struct tg_tag *chosen) {
     tg__fail_as(&why);
 }
 
-/* With lock. Host copies that are no longer needed go to the front of a list. */
-static void publish_tag(struct tg_tag *tag, struct tg__segment **detached) {
-    tg__charge_commit(tag, 0, tag->tried_bytes);
-    tag->tried_bytes = 0;
-    if (tag->fresh.count > 0) {
-        for (size_t i = 0; i < tag->fresh.count; i++) {
-            struct tg__chunk *chunk = tag->fresh.items[i];
+/* With lock. To the chunks that are there: of a sleeping tag none. */
+static void take_fresh(struct tg_tag *tag) {
+    for (size_t i = 0; i < tag->fresh.count; i++) {
+        struct tg__chunk *chunk = tag->fresh.items[i];
 
-            chunk->is_charged = true;
-            tag->chunk_bytes += chunk->range.size_bytes;
-        }
-        tg__plots_free(&tag->chunks);
-        tag->chunks = tag->fresh;
-        tag->fresh = (struct tg__plots){0};
+        chunk->is_charged = true;
+        tag->chunk_bytes += chunk->range.size_bytes;
+        if (tag->before == TG_TAG_AWAKE)
+            tg__plots_put(&tag->chunks, chunk);
     }
+    if (tag->before == TG_TAG_AWAKE) {
+        tg__plots_free(&tag->fresh);
+        return;
+    }
+    tg__plots_free(&tag->chunks);
+    tag->chunks = tag->fresh;
+    tag->fresh = (struct tg__plots){0};
+}
+
+/* With lock. Host copies that are no longer needed go to the front of a list; of an awake tag they
+ * are places for the next sleep. */
+static void publish_tag(struct tg_tag *tag, struct tg__segment **detached) {
+    bool was_asleep = tag->before == TG_TAG_ASLEEP, is_whole = tag->fresh.count > 0;
+
+    if (was_asleep)
+        tg__charge_commit(tag, 0, tag->tried_bytes);
+    tag->tried_bytes = 0;
+    if (is_whole)
+        take_fresh(tag);
     tag->is_saved = false;
-    if (!tag->params.keep_host)
+    if (was_asleep && !tag->params.keep_host)
         tg__segments_detach(tag, detached);
+    if (is_whole)
+        tg__tag_fill_holes(tag);
     tag->state = TG_TAG_AWAKE;
 }
 
@@ -269,10 +293,11 @@ uint64_t tg__wake_end(struct tg_memory *memory, int publish) {
 
 /* ---- try ------------------------------------------------------------------------------------- */
 
-/* An earlier wake failed and its chunks could not be unmapped: they are where ours must go. */
+/* An earlier wake, or refill, failed and its chunks could not be unmapped: they are where ours must
+ * go. */
 static int check_leaving(const struct tg_tag *chosen) {
     for (const struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
-        if (tag->leaving_mapped > 0 && tag->chunks.count == 0)
+        if (tag->leaving_mapped > 0 && (tag->chunks.count == 0 || tag->before == TG_TAG_AWAKE))
             return tg__fail(TG_EBUSY, "tag '%s': the device still uses what an earlier wake mapped",
                             tag->name);
     }
@@ -286,8 +311,10 @@ static int begin(struct tg_memory *memory, struct tg_tag *chosen, uint32_t wait_
     tg__limbo_settle(memory, wait_ms < TG__SETTLE_MS ? wait_ms : TG__SETTLE_MS);
     tg__memory_tidy(memory);
     rc = check_leaving(chosen);
-    for (struct tg_tag *tag = chosen; tag != NULL && rc == 0; tag = tag->next_chosen)
-        tag->state = TG_TAG_MAPPING;
+    for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen)
+        tag->state = rc == 0 ? TG_TAG_MAPPING : tag->before;
+    if (rc != 0)
+        tg__tags_rest(memory, chosen);
     return rc;
 }
 
@@ -342,36 +369,64 @@ static int wake_chosen(struct tg__report *report, struct tg_tag *chosen, uint64_
     return 0;
 }
 
-/* With turn. */
-static int try_named(struct tg__report *report, const char *names, uint32_t wait_ms) {
-    struct tg_memory *memory = report->memory;
-    uint64_t deadline_ns = report->begin_ns + wait_ms * TG__NS_PER_MS;
-    struct tg_tag *chosen;
+/* What was trimmed of a tag that sleeps comes back with its wake. With lock. */
+static int check_awake(const struct tg_tag *chosen) {
+    for (const struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
+        if (tag->state != TG_TAG_AWAKE)
+            return tg__fail(TG_EASLEEP, "tag '%s' was trimmed and sleeps: waking it brings all of "
+                            "it back", tag->name);
+    }
+    return 0;
+}
+
+enum way { WAKES, TRIES, REFILLS };
+
+static int choose(struct tg_memory *memory, const char *names, enum way way,
+                  struct tg_tag **chosen) {
     int rc;
 
     if (memory->is_tried)
         return tg__fail(-EALREADY, "another wake of this memory waits for its end");
-    rc = tg__names_choose(memory, names, &chosen);
+    rc = tg__names_choose(memory, names, chosen);
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&memory->lock);
-    tg__tags_keep(&chosen, is_asleep);
+    tg__tags_keep(chosen, way == REFILLS ? is_trimmed : is_asleep);
+    if (way == REFILLS)
+        rc = check_awake(*chosen);
     pthread_mutex_unlock(&memory->lock);
-    rc = tg__charge_check(memory);
+    return rc;
+}
+
+/* With turn. */
+static int try_named(struct tg__report *report, const char *names, uint32_t wait_ms, enum way way) {
+    struct tg_memory *memory = report->memory;
+    uint64_t deadline_ns = report->begin_ns + wait_ms * TG__NS_PER_MS;
+    struct tg_tag *chosen;
+    int rc = choose(memory, names, way, &chosen);
+
+    if (rc == 0)
+        rc = tg__charge_check(memory);
     if (rc == 0 && chosen != NULL)
         rc = tg__charge_quiet(memory, wait_ms);
     tg__report_mark(report, &report->receipt->wait_ns);
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&memory->lock);
-    rc = begin(memory, chosen, wait_ms);
+    if (way == REFILLS)
+        rc = tg__tags_still(memory, chosen, deadline_ns);
+    else
+        for (struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen)
+            tag->before = tag->state;
+    if (rc == 0)
+        rc = begin(memory, chosen, wait_ms);
     pthread_mutex_unlock(&memory->lock);
     tg__report_mark(report, &report->receipt->drain_ns);
     return rc != 0 ? rc : wake_chosen(report, chosen, deadline_ns);
 }
 
 static int wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
-                struct tg_receipt *receipt, bool is_whole) {
+                struct tg_receipt *receipt, enum way way) {
     struct tg__report report;
     int rc;
 
@@ -379,8 +434,8 @@ static int wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
     rc = tg__memory_check(memory);
     if (rc == 0) {
         pthread_mutex_lock(&memory->turn);
-        rc = try_named(&report, tags, wait_ms);
-        if (rc == 0 && is_whole)
+        rc = try_named(&report, tags, wait_ms, way);
+        if (rc == 0 && way != TRIES)
             tg__receipt_add(report.receipt, "stays: host copies, going back",
                             tg__wake_end(memory, 1));
         pthread_mutex_unlock(&memory->turn);
@@ -392,12 +447,16 @@ static int wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
 
 int tg_memory_wake(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
                    struct tg_receipt *receipt) {
-    return wake(memory, tags, wait_ms, receipt, true);
+    return wake(memory, tags, wait_ms, receipt, WAKES);
 }
 
 int tg_memory_wake_try(struct tg_memory *memory, const char *tags, uint32_t wait_ms,
                        struct tg_receipt *receipt) {
-    return wake(memory, tags, wait_ms, receipt, false);
+    return wake(memory, tags, wait_ms, receipt, TRIES);
+}
+
+int tg_memory_refill(struct tg_memory *memory, uint32_t wait_ms, struct tg_receipt *receipt) {
+    return wake(memory, NULL, wait_ms, receipt, REFILLS);
 }
 
 void tg_memory_wake_end(struct tg_memory *memory, int publish) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/map.h"
+#include "memory/state.h"
 #include "memory_world.h"
 #include "suite.h"
 
@@ -17,6 +18,8 @@ struct held {
     void *block; /* NULL: none */
     uint64_t size_bytes, seed;
     int tag;
+    uint64_t cut_at, cut_bytes; /* without content since a trim, */
+    bool is_trimmed;            /* and without memory */
 };
 
 static struct world world;
@@ -48,25 +51,34 @@ static uint64_t draw(struct model *model, uint64_t below) {
     return tg__hash_u64(++model->random) % below;
 }
 
+static void check_part(const struct held *held, const char *content, uint64_t from, uint64_t end) {
+    if (held->seed == 0)
+        ck_assert(content_is_zero(content + from, end - from));
+    else
+        ck_assert(content_is(content + from, end - from, held->seed + from));
+}
+
 static void check_held(const struct model *model, const struct held *held) {
-    const void *content = held->block;
+    const char *content = held->block;
     uint64_t size_bytes;
 
     if (model->sleeps[held->tag]) {
         if (params[held->tag].backup == TG_BACKUP_NONE)
             return;
-        if (model->dropped[held->tag]) {
+        if (model->dropped[held->tag] || held->is_trimmed) {
             ck_assert_int_eq(
-                tg_memory_hostcopy(world.memory, held->block, &content, &size_bytes), -ENODATA);
+                tg_memory_hostcopy(world.memory, held->block, (const void **)&content,
+                                        &size_bytes), -ENODATA);
             return;
         }
-        ck_assert_ok(tg_memory_hostcopy(world.memory, held->block, &content, &size_bytes));
+        ck_assert_ok(tg_memory_hostcopy(world.memory, held->block, (const void **)&content,
+                                        &size_bytes));
         ck_assert_uint_eq(size_bytes, held->size_bytes);
     }
-    if (held->seed == 0)
-        ck_assert(content_is_zero(content, held->size_bytes));
-    else
-        ck_assert(content_is(content, held->size_bytes, held->seed));
+    check_part(held, content, 0, held->cut_at);
+    check_part(held, content, held->cut_at + held->cut_bytes, held->size_bytes);
+    if (!held->is_trimmed)
+        ck_assert(content_is_zero(content + held->cut_at, held->cut_bytes));
 }
 
 static void alloc_one(struct model *model, struct held *held) {
@@ -83,7 +95,8 @@ static void alloc_one(struct model *model, struct held *held) {
         return;
     ck_assert_ok(rc);
     ck_assert(content_is_zero(block, size_bytes));
-    *held = (struct held){block, size_bytes, ++model->seeds << 20, tag};
+    *held = (struct held){
+        .block = block, .size_bytes = size_bytes, .seed = ++model->seeds << 20, .tag = tag};
     content_write(block, size_bytes, held->seed);
 }
 
@@ -135,6 +148,16 @@ static void put_to_sleep(struct model *model) {
     }
 }
 
+/* After a refill, or a wake, that has happened. */
+static void fill_in(struct model *model, unsigned mask) {
+    for (int i = 0; i < BLOCKS; i++) {
+        struct held *held = &model->held[i];
+
+        if (held->block != NULL && mask >> held->tag & 1)
+            held->is_trimmed = false;
+    }
+}
+
 /* By one call or by two, and sometimes back again. */
 static void wake_up(struct model *model) {
     char list[64];
@@ -151,8 +174,11 @@ static void wake_up(struct model *model) {
     if (rc == TG_ENOFIT || rc == TG_ENEVERFITS || rc == TG_EDEVICEMEMORY)
         return;
     ck_assert_ok(rc);
-    for (int i = 0; i < TAGS && way != 2; i++)
+    for (int i = 0; i < TAGS && way != 2; i++) {
+        if (model->sleeps[i] && mask >> i & 1)
+            fill_in(model, 1U << i);
         model->sleeps[i] = model->sleeps[i] && !(mask >> i & 1);
+    }
 }
 
 static void repack_some(struct model *model) {
@@ -160,6 +186,59 @@ static void repack_some(struct model *model) {
 
     draw_names(model, list);
     ck_assert_ok(tg_memory_repack(world.memory, list, 10000, NULL));
+}
+
+/* What the tables say of a block, against what the model has of it. */
+static bool has_holes(const struct held *held) {
+    return tg__tag_block(world.memory, (uintptr_t)held->block, NULL)->holes.count > 0;
+}
+
+/* One hole a block: where it is trimmed again, the same. A tag that is packed, or sleeps, stays. */
+static int trim(const struct model *model, struct held *held, uint64_t from, uint64_t count) {
+    struct tg_range range = {(uintptr_t)held->block + from * GRANULE, count * GRANULE};
+    bool may_be = !model->sleeps[held->tag] && !params[held->tag].packed;
+    int rc;
+
+    if (held->cut_bytes > 0)
+        range = (struct tg_range){(uintptr_t)held->block + held->cut_at, held->cut_bytes};
+    rc = tg_memory_trim(world.memory, &range, 1, 10000, NULL);
+    ck_assert(may_be || rc != 0 || has_holes(held) == held->is_trimmed);
+    if (held->is_trimmed || !has_holes(held))
+        return rc;
+    ck_assert(may_be);
+    held->is_trimmed = true;
+    held->cut_at = range.addr - (uintptr_t)held->block;
+    held->cut_bytes = range.size_bytes;
+    return rc;
+}
+
+/* Granules of a block at random, if it has any. */
+static int trim_some(struct model *model, struct held *held) {
+    uint64_t granules = held->size_bytes / GRANULE, from, count;
+
+    if (granules == 0)
+        return 0;
+    from = draw(model, granules);
+    count = 1 + draw(model, granules - from);
+    return trim(model, held, from, count);
+}
+
+/* All trimmed blocks of tags that are awake; none where one sleeps. */
+static int refill(struct model *model) {
+    bool is_asleep = false;
+    int rc = tg_memory_refill(world.memory, 0, NULL);
+
+    for (int i = 0; i < BLOCKS; i++) {
+        const struct held *held = &model->held[i];
+
+        if (held->block != NULL && held->is_trimmed)
+            is_asleep = is_asleep || model->sleeps[held->tag];
+    }
+    if (is_asleep)
+        ck_assert_int_eq(rc, TG_EASLEEP);
+    if (rc == 0)
+        fill_in(model, (1 << TAGS) - 1);
+    return rc;
 }
 
 static void check_books(const struct model *model) {
@@ -186,6 +265,11 @@ static void check_books(const struct model *model) {
     ck_assert_uint_eq(world_free_bytes(&world), 128 * MIB - device_bytes);
 }
 
+static void check_refill(int rc) {
+    ck_assert_msg(rc == 0 || rc == TG_EASLEEP || rc == TG_ENOFIT || rc == TG_ENEVERFITS ||
+                      rc == TG_EDEVICEMEMORY, "%d, %s", rc, tg_last_error()->text);
+}
+
 START_TEST(a_memory_is_what_its_model_says) {
     const char *given = getenv("TEST_SEED");
     uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)_i + 1;
@@ -198,18 +282,22 @@ START_TEST(a_memory_is_what_its_model_says) {
     open_all("capacity=128MiB");
     for (int step = 0; step < STEPS; step++) {
         struct held *held = &model->held[draw(model, BLOCKS)];
-        uint64_t what = draw(model, 42);
+        uint64_t what = draw(model, 46);
 
         if (what == 0)
             put_to_sleep(model);
         else if (what <= 2)
             wake_up(model);
-        else if (what >= 40)
+        else if (what >= 44)
             repack_some(model);
+        else if (what == 43)
+            check_refill(refill(model));
         else if (held->block == NULL)
             alloc_one(model, held);
         else if (what <= 20)
             free_one(model, held);
+        else if (what >= 40)
+            ck_assert_ok(trim_some(model, held));
         else
             check_held(model, held);
         if (step % 16 == 0)
@@ -237,7 +325,7 @@ static void arm_next(void) {
  * with its chunks, and a wake that no call fails in has it back. */
 static bool has_happened(const struct model *model, int rc) {
     ck_assert_msg(rc == 0 || rc == TG_EDEVICE || rc == TG_ENOFIT || rc == TG_ENEVERFITS ||
-                      rc == TG_EDEVICEMEMORY || rc == TG_EBUSY,
+                      rc == TG_EDEVICEMEMORY || rc == TG_EBUSY || rc == TG_EASLEEP,
                   "%d, %s", rc, tg_last_error()->text);
     if (tg__fault_failed(world.fault, TG__OP_ANY) == 0)
         return rc == 0;
@@ -261,7 +349,8 @@ static void alloc_or_not(struct model *model, struct held *held) {
     rc = tg_tag_alloc(tags[tag], size_bytes, &block);
     if (!has_happened(model, rc))
         return;
-    *held = (struct held){block, size_bytes, ++model->seeds << 20, tag};
+    *held = (struct held){
+        .block = block, .size_bytes = size_bytes, .seed = ++model->seeds << 20, .tag = tag};
     content_write(block, size_bytes, held->seed);
 }
 
@@ -288,8 +377,11 @@ static void wake_or_not(struct model *model) {
 
     if (!has_happened(model, tg_memory_wake(world.memory, list, 0, NULL)))
         return;
-    for (int i = 0; i < TAGS; i++)
+    for (int i = 0; i < TAGS; i++) {
+        if (model->sleeps[i] && mask >> i & 1)
+            fill_in(model, 1U << i);
         model->sleeps[i] = model->sleeps[i] && !(mask >> i & 1);
+    }
 }
 
 static void repack_or_not(struct model *model) {
@@ -326,7 +418,7 @@ START_TEST(no_call_that_fails_changes_the_model) {
     arm_next();
     for (int step = 0; step < CALLS; step++) {
         struct held *held = &model->held[draw(model, BLOCKS)];
-        uint64_t what = draw(model, 40);
+        uint64_t what = draw(model, 44);
 
         if (what == 0)
             sleep_or_not(model);
@@ -334,8 +426,12 @@ START_TEST(no_call_that_fails_changes_the_model) {
             wake_or_not(model);
         else if (what == 3)
             repack_or_not(model);
+        else if (what == 4)
+            (void)!has_happened(model, refill(model));
         else if (held->block == NULL)
             alloc_or_not(model, held);
+        else if (what >= 40)
+            (void)!has_happened(model, trim_some(model, held));
         else
             check_or_free(model, held, what <= 20);
     }

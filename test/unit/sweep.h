@@ -14,6 +14,7 @@ struct piece {
     unsigned char *block;
     uint64_t size_bytes, seed; /* seed 0: zero */
     int tag;
+    uint64_t cut_at, cut_bytes; /* in it: without content, and where it is trimmed without memory */
 };
 
 /* A memory with four tags: a general and a packed one of each backup, as the scenario wants. */

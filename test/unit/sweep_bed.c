@@ -48,7 +48,8 @@ static uint64_t room(uint64_t size_bytes) {
 
 static void note(struct bed *bed, int tag, void *block, uint64_t size_bytes) {
     ck_assert_int_lt(bed->count, BED_PIECES);
-    bed->pieces[bed->count++] = (struct piece){block, size_bytes, 0, tag};
+    bed->pieces[bed->count++] =
+        (struct piece){.block = block, .size_bytes = size_bytes, .tag = tag};
 }
 
 static void write_last(struct bed *bed) {
@@ -67,6 +68,20 @@ static void drop(struct bed *bed, int number) {
     bed->pieces[number] = bed->pieces[--bed->count];
 }
 
+static bool is_trimmed(struct bed *bed, const struct piece *piece) {
+    return tg__tag_block(bed->world.memory, (uintptr_t)piece->block, NULL)->holes.count > 0;
+}
+
+/* A trimmed piece, or one that was: content is the piece itself, or its host copy. */
+static void check_cut(struct bed *bed, const struct piece *piece, const unsigned char *content) {
+    uint64_t end_at = piece->cut_at + piece->cut_bytes;
+
+    ck_assert(content_is(content, piece->cut_at, piece->seed));
+    ck_assert(content_is(content + end_at, piece->size_bytes - end_at, piece->seed + end_at));
+    if (!is_trimmed(bed, piece))
+        ck_assert(content_is_zero(content + piece->cut_at, piece->cut_bytes));
+}
+
 static void check_piece(struct bed *bed, const struct piece *piece) {
     const void *content = piece->block;
     uint64_t size_bytes;
@@ -74,7 +89,7 @@ static void check_piece(struct bed *bed, const struct piece *piece) {
     if (world_info(bed->tags[piece->tag]).state == TG_TAG_ASLEEP) {
         if (bed->params[piece->tag].backup == TG_BACKUP_NONE)
             return;
-        if (bed->is_dropped[piece->tag]) {
+        if (bed->is_dropped[piece->tag] || is_trimmed(bed, piece)) {
             ck_assert_int_eq(
                 tg_memory_hostcopy(bed->world.memory, piece->block, &content, &size_bytes),
                 -ENODATA);
@@ -83,7 +98,9 @@ static void check_piece(struct bed *bed, const struct piece *piece) {
         ck_assert_ok(tg_memory_hostcopy(bed->world.memory, piece->block, &content, &size_bytes));
         ck_assert_uint_eq(size_bytes, piece->size_bytes);
     }
-    if (piece->seed == 0)
+    if (piece->cut_bytes > 0)
+        check_cut(bed, piece, content);
+    else if (piece->seed == 0)
         /* Of the one that fills the device a look is enough. */
         ck_assert(content_is_zero(content, piece->size_bytes < GRANULE ? piece->size_bytes : 5));
     else
@@ -280,6 +297,45 @@ static void with_holes(struct bed *bed) {
     ck_assert_uint_eq(world_info(bed->tags[PACKED]).device_bytes, 28 * MIB);
 }
 
+/* Ten granules in one chunk, of which the third to the seventh are trimmed. */
+static int trim_first(struct bed *bed) {
+    struct piece *piece = &bed->pieces[0];
+    struct tg_range range = {(uintptr_t)piece->block + 2 * GRANULE - 5, 5 * GRANULE + 9};
+    struct tg_receipt receipt;
+    int rc = tg_memory_trim(bed->world.memory, &range, 1, 1000, &receipt);
+
+    ck_assert_int_eq(receipt.status, rc);
+    if (rc == 0 && is_trimmed(bed, piece)) { /* else there was no room */
+        piece->cut_at = 2 * GRANULE;
+        piece->cut_bytes = 5 * GRANULE;
+    }
+    return rc;
+}
+
+static void trimmable(struct bed *bed) {
+    open_tags(bed);
+    add(bed, GENERAL, 10 * GRANULE - 3);
+    add(bed, GENERAL, 100);
+    add(bed, PACKED, GRANULE);
+}
+
+static void trimmable_prepared(struct bed *bed) {
+    trimmable(bed);
+    bed->is_prepared = true;
+    ck_assert_ok(tg_memory_prepare(bed->world.memory, NULL, NULL));
+}
+
+static void trimmed(struct bed *bed) {
+    trimmable(bed);
+    ck_assert_ok(trim_first(bed));
+    ck_assert_uint_eq(bed->pieces[0].cut_bytes, 5 * GRANULE);
+}
+
+static void trimmed_asleep(struct bed *bed) {
+    trimmed(bed);
+    ck_assert_ok(tg_memory_sleep(bed->world.memory, "general", 1000, NULL));
+}
+
 static void nearly_full(struct bed *bed) {
     open_tags(bed);
     note(bed, PLAIN, world_alloc(bed->tags[PLAIN], CAPACITY - GRANULE), CAPACITY - GRANULE);
@@ -411,6 +467,14 @@ static int repack(struct bed *bed) {
 
 static int repack_nothing(struct bed *bed) {
     return tg_memory_repack(bed->world.memory, NULL, 1000, NULL);
+}
+
+static int refill(struct bed *bed) {
+    struct tg_receipt receipt;
+    int rc = tg_memory_refill(bed->world.memory, 0, &receipt);
+
+    ck_assert_int_eq(receipt.status, rc);
+    return rc;
 }
 
 static int try_and_publish(struct bed *bed) {
@@ -569,6 +633,13 @@ const struct scenario scenarios[] = {
     {"wake, checked", "capacity=96MiB", asleep_checked, wake_all, false},
     {"repack", "capacity=96MiB", with_holes, repack, false},
     {"repack, nothing to gain", "capacity=96MiB", some_blocks, repack_nothing, false},
+    {"trim", "capacity=96MiB", trimmable, trim_first, false},
+    {"trim, prepared", "capacity=96MiB", trimmable_prepared, trim_first, false},
+    {"refill", "capacity=96MiB", trimmed, refill, false},
+    {"sleep, trimmed", "capacity=96MiB", trimmed, sleep_general, false},
+    {"wake, trimmed", "capacity=96MiB", trimmed_asleep, wake_general, false},
+    {"free, trimmed", "capacity=96MiB", trimmed, free_general, true},
+    {"free asleep, trimmed", "capacity=96MiB", trimmed_asleep, free_general, true},
     {"try, publish", "capacity=96MiB", asleep, try_and_publish, false},
     {"try, go back", "capacity=96MiB", asleep, try_and_go_back, false},
     {"open, close", "capacity=96MiB", no_blocks, open_another, false},
