@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host copies that go back after their wake: who waits for that, who sees them meanwhile, and what
  * happens where it cannot be. The kernel's unmapping is held up as long as a test likes. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "../api/tested_device.h"
+#include "children.h"
+#include "device/captures.h"
+#include "device/cuda_load.h"
 #include "memory/state.h"
 #include "memory_world.h"
 #include "suite.h"
@@ -202,6 +207,121 @@ START_TEST(a_wake_in_two_halves_does_not_wait) {
 }
 END_TEST
 
+/* ---- a capture is open ----------------------------------------------------------------------- */
+
+/* The driver's own calls. */
+static struct tg__cuda_calls calls;
+static struct tg__cuctx *context;
+static struct tg__custream *stream;
+
+static int call_on_stream(const char *name, int mode, void **graph) {
+    void *found = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+    int (*begin)(struct tg__custream *on, int mode);
+    int (*end)(struct tg__custream *on, void **graph);
+
+    ck_assert_ptr_nonnull(found);
+    memcpy(&begin, &found, sizeof begin);
+    memcpy(&end, &found, sizeof end);
+    return graph == NULL ? begin(stream, mode) : end(stream, graph);
+}
+
+static void begin_capture(unsigned flags) {
+    ck_assert_ok(tg__cuda_load(&calls));
+    ck_assert_int_eq(calls.cuDevicePrimaryCtxRetain(&context, 0), 0);
+    ck_assert_int_eq(calls.cuCtxPushCurrent(context), 0);
+    ck_assert_int_eq(calls.cuStreamCreate(&stream, flags), 0);
+    ck_assert_int_eq(call_on_stream("cuStreamBeginCapture_v2", TG__CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                    NULL), 0);
+}
+
+static void end_capture(void) {
+    void *graph;
+
+    ck_assert_int_eq(call_on_stream("cuStreamEndCapture", 0, &graph), 0); /* it was left whole */
+    ck_assert_int_eq(calls.cuStreamDestroy(stream), 0);
+    ck_assert_int_eq(calls.cuCtxPopCurrent(&context), 0);
+    ck_assert_int_eq(calls.cuDevicePrimaryCtxRelease(0), 0);
+}
+
+/* What goes back needs nothing of the device that a capture forbids, in the strictest mode either.
+ * A sleep meanwhile is refused, and changes nothing. */
+START_TEST(a_capture_that_begins_meanwhile_is_left_whole) {
+    int open = 1;
+
+    hold(true);
+    ck_assert_uint_eq(wake(), ALL_BYTES);
+    begin_capture(_i ? TG__CU_STREAM_NON_BLOCKING : 0);
+    tg__captures_watch(&open);
+    hold(false);
+    ck_assert_int_eq(go_to_sleep(), TG_ECAPTURE);
+    ck_assert_int_eq(behind, 1);
+    check_host_bytes(0);
+    check_content();
+    open = 0;
+    end_capture();
+    ck_assert_ok(go_to_sleep());
+    tg__captures_watch(NULL);
+}
+END_TEST
+
+/* ---- the process ends meanwhile -------------------------------------------------------------- */
+
+enum { BY_EXIT, BY_EXIT_AT_ONCE, BY_SIGNAL, ENDS };
+
+static int end_while_they_go(int in, int out, void *how) {
+    set_up();
+    hold(true);
+    ck_assert_uint_eq(wake(), ALL_BYTES);
+    ck_assert_int_eq(write(out, world.dir, sizeof world.dir), (int)sizeof world.dir);
+    hear(in);
+    if ((intptr_t)how == BY_EXIT)
+        exit(0);
+    if ((intptr_t)how == BY_SIGNAL)
+        kill(getpid(), SIGKILL);
+    return 0;
+}
+
+/* Of a process that has opened nothing before. */
+static int look_at_what_is_left(int in, int out, void *unused) {
+    struct tg_node_view *node = calloc(1, sizeof *node);
+    struct tg_device *device;
+    struct tg_ledger *ledger;
+    uint64_t free_bytes, total_bytes, host_bytes = 0;
+
+    (void)in;
+    (void)unused;
+    ck_assert_ok(tg_device_open(tested_uri("", "capacity=64MiB"), &device));
+    ck_assert_ok(tg_device_ops(device)->memory(device, &free_bytes, &total_bytes));
+    ck_assert_ok(tg_ledger_open(NULL, &ledger));
+    ck_assert_ok(tg_ledger_read(ledger, node));
+    for (uint32_t i = 0; i < node->tenant_count; i++) {
+        for (uint32_t j = 0; j < node->tenants[i].tag_count && !node->tenants[i].is_dead; j++)
+            host_bytes += node->tenants[i].tags[j].host_bytes;
+    }
+    tell(out, free_bytes == total_bytes && host_bytes == 0);
+    tg_ledger_close(ledger);
+    tg_device_close(device);
+    free(node);
+    return 0;
+}
+
+/* The thread stands inside munmap: the process ends all the same, and the kernel takes all back. */
+START_TEST(a_process_may_end_meanwhile) {
+    struct child child = start(end_while_they_go, (void *)(intptr_t)_i), looker;
+    char dir[sizeof world.dir];
+    int status;
+
+    ck_assert_int_eq(read(child.in, dir, sizeof dir), (int)sizeof dir);
+    setenv("TIDEGATE_DIR", dir, 1);
+    status = finish(&child);
+    ck_assert(_i == BY_SIGNAL ? WIFSIGNALED(status) : status == 0);
+    looker = start(look_at_what_is_left, NULL);
+    ck_assert_uint_eq(hear(looker.in), 1);
+    ck_assert_int_eq(finish(&looker), 0);
+    remove_directory(dir);
+}
+END_TEST
+
 /* ---- before the call returns ----------------------------------------------------------------- */
 
 START_TEST(little_goes_at_once) {
@@ -226,7 +346,8 @@ START_TEST(where_host_memory_is_short_all_goes_at_once) {
 END_TEST
 
 int main(void) {
-    TCase *tcase = tcase_create("handback");
+    TCase *tcase = tcase_create("handback"), *ends = tcase_create("ends");
+    int status;
 
     tcase_add_checked_fixture(tcase, set_up, tear_down);
     tcase_add_test(tcase, a_wake_does_not_wait_for_its_host_copies_to_go);
@@ -236,7 +357,12 @@ int main(void) {
     tcase_add_test(tcase, a_close_waits_for_them);
     tcase_add_test(tcase, what_the_kernel_keeps_is_tried_again);
     tcase_add_test(tcase, a_wake_in_two_halves_does_not_wait);
+    if (getenv("TIDEGATE_TEST_STANDIN") != NULL) /* the host device has no captures */
+        tcase_add_loop_test(tcase, a_capture_that_begins_meanwhile_is_left_whole, 0, 2);
     tcase_add_test(tcase, little_goes_at_once);
     tcase_add_test(tcase, where_host_memory_is_short_all_goes_at_once);
-    return suite_run("handback", tcase);
+    tcase_set_timeout(ends, 30);
+    tcase_add_loop_test(ends, a_process_may_end_meanwhile, 0, ENDS);
+    status = suite_run("handback", tcase);
+    return suite_run("ends", ends) + status;
 }
