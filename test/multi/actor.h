@@ -26,6 +26,7 @@ enum order_kind {
     ORDER_PREPARE, /* tag, or all where it is "", for its first sleep */
     ORDER_SLEEP,  /* tag, or all where it is "" */
     ORDER_WAKE,   /* the same, waiting up to wait_ms */
+    ORDER_REPACK, /* the same, now */
     ORDER_WAKE_TRY,
     ORDER_WAKE_END, /* number: publish or not */
     ORDER_RESERVE,  /* in the ledger alone: size_bytes for tag, up to wait_ms */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A process is killed before and after every store that others can see, and before and after every
- * device call, of prepare, of sleep, of wake, and of the recovery of another dead one. Each point
- * is reached, and each time the survivor gets the memory, has all its bytes, and no byte stays. */
+ * device call, of alloc and free, of prepare, of sleep, of repack, of wake and of its halves, and of
+ * the recovery of another dead one. Each point is reached, and each time the survivor gets the
+ * memory, has all its bytes, and no byte and no file stays. */
 #include <check.h>
 #include <errno.h>
 #include <signal.h>
@@ -37,6 +38,28 @@ static void weights_and_cache_asleep(struct actor *victim) {
 static void prepared(struct actor *victim) {
     weights_and_cache_awake(victim);
     actor_must(victim, order_make(ORDER_PREPARE, "", 0, 0));
+}
+
+/* A chunk with a hole, for a repack. */
+static void pieces_freed(struct actor *victim) {
+    uint64_t numbers[5];
+
+    for (int i = 0; i < 5; i++)
+        numbers[i] = actor_must(victim, order_make(ORDER_ALLOC, "optimizer", 2 * MIB, 0));
+    /* A wake puts all of it into one chunk. */
+    actor_must(victim, order_make(ORDER_SLEEP, "", 0, WAIT_MS));
+    actor_must(victim, order_make(ORDER_WAKE, "", 0, WAIT_MS));
+    for (int i = 1; i < 5; i += 2) {
+        struct order order = {.kind = ORDER_FREE, .number = numbers[i]};
+
+        actor_must(victim, order);
+    }
+    actor_must(victim, order_make(ORDER_ALLOC, "weights", 2 * MIB, 0));
+}
+
+static void half_awake(struct actor *victim) {
+    weights_and_cache_asleep(victim);
+    actor_must(victim, order_make(ORDER_WAKE_TRY, "", 0, WAIT_MS));
 }
 
 /* Somebody else has died with 20 MiB: the victim's wake is the first that notices. */
@@ -91,11 +114,13 @@ static uint64_t scene_play(const struct scene *scene, bool is_call) {
     struct actor survivor;
     struct actor_params params = {.name = "survivor", .uri = uri, .seed = 77};
     uint64_t points = 0;
+    uint32_t files;
 
     stage_open();
     ck_assert(actor_start(&survivor, &params));
     actor_must(&survivor, order_make(ORDER_ALLOC, "weights", SURVIVOR_BYTES, 0));
     actor_must(&survivor, order_make(ORDER_SLEEP, "", 0, WAIT_MS));
+    files = stage_files();
     for (int is_after = 0; is_after <= 1; is_after++) {
         uint64_t number = 1;
         while (victim_dies(scene, &survivor, is_call, is_after != 0, number)) {
@@ -106,6 +131,7 @@ static uint64_t scene_play(const struct scene *scene, bool is_call) {
     actor_leave(&survivor);
     ck_assert_uint_eq(stage_used(uri), 0);
     stage_wait_forgotten();
+    ck_assert_uint_eq(stage_files(), files);
     stage_close();
     printf("%s: killed at %llu points of %s\n", scene->name, (unsigned long long)points,
            is_call ? "device calls" : "shared stores");
@@ -113,12 +139,20 @@ static uint64_t scene_play(const struct scene *scene, bool is_call) {
 }
 
 static const struct scene scenes[] = {
+    {"alloc", weights_and_cache_awake,
+     {.kind = ORDER_ALLOC, .tag = "weights", .size_bytes = 3 * MIB}},
+    {"free", weights_and_cache_awake, {.kind = ORDER_FREE, .number = 0}},
+    {"repack", pieces_freed, {.kind = ORDER_REPACK, .wait_ms = WAIT_MS}},
     {"sleep", weights_and_cache_awake, {.kind = ORDER_SLEEP, .wait_ms = WAIT_MS}},
     {"sleep, dropping", weights_and_cache_awake,
      {.kind = ORDER_SLEEP, .drop = "weights", .wait_ms = WAIT_MS}},
     {"prepare", weights_and_cache_awake, {.kind = ORDER_PREPARE}},
     {"sleep, prepared", prepared, {.kind = ORDER_SLEEP, .wait_ms = WAIT_MS}},
     {"wake", weights_and_cache_asleep, {.kind = ORDER_WAKE, .wait_ms = WAIT_MS}},
+    {"wake, the first half", weights_and_cache_asleep,
+     {.kind = ORDER_WAKE_TRY, .wait_ms = WAIT_MS}},
+    {"wake, the second half", half_awake, {.kind = ORDER_WAKE_END, .number = 1}},
+    {"wake, taken back", half_awake, {.kind = ORDER_WAKE_END, .number = 0}},
     {"recover", another_is_dead, {.kind = ORDER_WAKE, .wait_ms = WAIT_MS}},
 };
 

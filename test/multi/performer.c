@@ -245,6 +245,8 @@ static int obey(const struct order *order, uint64_t *value) {
         return tg_memory_prepare(self.memory, tags_of(order), NULL);
     case ORDER_SLEEP:
         return sleep_now(order, value);
+    case ORDER_REPACK:
+        return tg_memory_repack(self.memory, tags_of(order), order->wait_ms, NULL);
     case ORDER_WAKE:
     case ORDER_WAKE_TRY:
         return wake(order, order->kind == ORDER_WAKE_TRY, value);

@@ -61,6 +61,18 @@ uint64_t stage_taken(const char *tenant) {
     return sum;
 }
 
+uint32_t stage_files(void) {
+    DIR *dir = opendir(stage_dir);
+    const struct dirent *entry;
+    uint32_t count = 0;
+
+    must(dir != NULL, "%s", strerror(errno));
+    while ((entry = readdir(dir)) != NULL)
+        count += entry->d_name[0] != '.';
+    closedir(dir);
+    return count;
+}
+
 void stage_wait_forgotten(void) {
     uint64_t end_ns = stage_now_ns() + UINT64_C(3000000000);
 

@@ -15,6 +15,8 @@ const struct tg_node_view *stage_view(void);
 /* Bytes that the ledger counts as taken, reserved ones included, by this tenant if it lives, or by
  * all that live (NULL). */
 uint64_t stage_taken(const char *tenant);
+/* How many files lie there. */
+uint32_t stage_files(void);
 /* When all have left or died: the dead are told for 2 s at most. */
 void stage_wait_forgotten(void);
 /* The same as the device counts: total - free. uri as actors open it; in a process of its own, so
