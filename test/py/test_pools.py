@@ -3,6 +3,8 @@
 
 import pathlib
 
+import pytest
+
 STANDIN = "capacity=128MiB,context=0"
 BEGIN = f"""
 import json, os, sys, threading
@@ -261,3 +263,43 @@ print(json.dumps([told(errors.TidegateError, lambda: pools.region("a").__enter__
                   told(errors.BadValue, lambda: pools.region("b", backup="disk").__enter__()),
                   pools.is_inside()]))
 """) == ["TidegateError", "BadValue", "BadValue", False]
+
+
+def test_weights_after_a_cache_that_torch_keeps_are_not_the_caches(tell):
+    """A freed tensor's segment stays in its pool: whatever comes next elsewhere has another."""
+    assert tell("""
+with pools.region("kv_cache"):
+    old = world.Tensor(8 * MIB)
+    address = old.data_ptr()
+    del old
+    cache = world.Tensor(8 * MIB)
+with pools.region("weights", backup="host"):
+    weights = world.Tensor(8 * MIB)
+memset(weights.data_ptr(), 7, 8 * MIB)
+tidegate.sleep("kv_cache")
+awake = string_at(weights.data_ptr() + 8 * MIB - 16, 16)
+tidegate.sleep("weights")
+tidegate.wake()
+print(json.dumps([cache.data_ptr() == address, pools.tag_at(weights.data_ptr()).name,
+                  awake == bytes([7] * 16),
+                  string_at(weights.data_ptr(), 16) == bytes([7] * 16),
+                  string_at(cache.data_ptr(), 16) == bytes(16)]))
+""") == [True, "weights", True, True, True]
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
+                                  "PYTORCH_HIP_ALLOC_CONF"])
+def test_torch_is_asked_for_its_settings_and_not_the_environment(tell, name):
+    """However it is spelt, a setting may have been changed since: the one that holds is put back,
+    and one that does not hold is never set."""
+    assert tell(f"""
+os.environ[{name!r}] = "expandable_segments:True,max_split_size_mb:512"
+with pools.region("a"):
+    plain = world.Tensor(2 * MIB)
+quiet = list(world.settings)
+os.environ[{name!r}] = "expandable_segments:False"
+world.set_settings("expandable_segments:True")
+with pools.region("a"):
+    other = world.Tensor(4 * MIB)
+print(json.dumps([quiet, world.expandable[0], world.settings[1:]]))
+""") == [[], True, ["expandable_segments:False", "expandable_segments:True"]]
