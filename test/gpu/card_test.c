@@ -5,14 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <tidegate/memory.h>
-
+#include "card_side.h"
 #include "children.h"
-#include "device/cuda_load.h"
-#include "device_suite.h"
 
-enum { SKIPPED = 77, BLOCKS = 12, TURNS = 4, LONG_MS = 60000 };
-#define MOST_BLOCK_BYTES (64 * MIB)
+enum { SKIPPED = 77, BLOCKS = 12, TURNS = 4 };
 
 static char *dir;
 
@@ -22,81 +18,6 @@ static void set_up(void) {
 
 static void tear_down(void) {
     remove_directory(dir);
-}
-
-/* ---- a tenant -------------------------------------------------------------------------------- */
-
-struct side {
-    struct tg_device *device;
-    struct tg_ledger *ledger;
-    struct tg_tenant *tenant;
-    struct tg_memory *memory;
-    uint64_t free_bytes, total_bytes; /* when it came */
-};
-
-static int ask(void *argument, uint64_t *free_bytes, uint64_t *total_bytes) {
-    return tg_device_ops(argument)->memory(argument, free_bytes, total_bytes);
-}
-
-static void side_open(struct side *side, const char *name) {
-    struct tg_device_info info;
-    struct tg_tenant_params params = {.name = name, .rank = -1, .uuid = info.uuid};
-
-    side->device = device_open("cuda:0");
-    params.gauge = (struct tg_gauge){ask, side->device};
-    ck_assert_ok(tg_device_ops(side->device)->info(side->device, &info));
-    ck_assert_ok(tg_ledger_open(NULL, &side->ledger));
-    ck_assert_ok(tg_ledger_join(side->ledger, &params, &side->tenant));
-    ck_assert_ok(tg_memory_open(side->device, side->tenant, &side->memory));
-    device_settle(side->device); /* the context is made */
-    ck_assert_ok(ask(side->device, &side->free_bytes, &side->total_bytes));
-}
-
-static void side_close(struct side *side) {
-    tg_memory_close(side->memory);
-    tg_device_close(side->device);
-    tg_tenant_leave(side->tenant);
-    tg_ledger_close(side->ledger);
-}
-
-static struct tg_tag *open_tag(struct side *side, const char *name, struct tg_tag_params params) {
-    struct tg_tag *tag;
-
-    ck_assert_ok(tg_tag_open(side->memory, name, &params, &tag));
-    return tag;
-}
-
-/* ---- content --------------------------------------------------------------------------------- */
-
-static void write_pattern(struct side *side, const void *block, uint64_t size_bytes,
-                          uint64_t seed) {
-    uint64_t *words = malloc(size_bytes);
-
-    ck_assert_ptr_nonnull(words);
-    for (uint64_t i = 0; i < size_bytes / 8; i++)
-        words[i] = (i + seed) * UINT64_C(0x9e3779b97f4a7c15);
-    device_write(side->device, (uint64_t)(uintptr_t)block, words, size_bytes / 8 * 8);
-    free(words);
-}
-
-/* Whether the pattern of the seed stands there; seed 0: zeroes. */
-static int is_pattern(struct side *side, const void *block, uint64_t size_bytes, uint64_t seed) {
-    uint64_t *words = malloc(size_bytes);
-    int is_right = 1;
-
-    ck_assert_ptr_nonnull(words);
-    device_read(side->device, (uint64_t)(uintptr_t)block, words, size_bytes / 8 * 8);
-    for (uint64_t i = 0; i < size_bytes / 8 && is_right; i++)
-        is_right = words[i] == (seed == 0 ? 0 : (i + seed) * UINT64_C(0x9e3779b97f4a7c15));
-    free(words);
-    return is_right;
-}
-
-/* A block that is no whole number of granules, and differs from its neighbours. */
-static uint64_t block_bytes(const struct side *side, int i) {
-    uint64_t most = side->total_bytes / 64;
-
-    return (most < MOST_BLOCK_BYTES ? most : MOST_BLOCK_BYTES) - (uint64_t)i * 40000 / 8 * 8;
 }
 
 /* ---- sleep and wake -------------------------------------------------------------------------- */
