@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A process is killed before and after every store that others can see, and before and after every
- * device call, of alloc and free, of prepare, of sleep, of repack, of wake and of its halves, and of
- * the recovery of another dead one. Each point is reached, and each time the survivor gets the
+ * device call, of alloc and free, of prepare, of sleep, of repack, of wake and of its halves, and
+ * of the recovery of another dead one. Each point is reached, and each time the survivor gets the
  * memory, has all its bytes, and no byte and no file stays. */
 #include <check.h>
 #include <errno.h>

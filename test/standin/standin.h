@@ -30,6 +30,9 @@
 #include "standin_calls.def"
 #undef TG__CUDA_CALL
 
+/* What the name alone finds in every driver: the form of before CUDA 3.2, with 32-bit sizes. */
+STANDIN_API int cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes);
+
 /* Device N is at 7469:0N:00.0, where no machine has one. */
 enum { STANDIN_DEVICES = 8, STANDIN_PCI_DOMAIN = 0x7469 };
 

@@ -31,6 +31,17 @@ int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     return result;
 }
 
+int cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes) {
+    size_t free_now, total;
+    int result = cuMemGetInfo_v2(&free_now, &total);
+
+    if (result == 0) {
+        *free_bytes = (unsigned)free_now;
+        *total_bytes = (unsigned)total;
+    }
+    return result;
+}
+
 int cuMemGetAllocationGranularity(size_t *granule_bytes, const struct tg__cuprop *prop,
                                   int option) {
     int result = standin_begin();

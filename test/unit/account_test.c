@@ -3,6 +3,7 @@
 #include <check.h>
 #include <errno.h>
 #include <stdbool.h>
+#include <sys/stat.h>
 
 #include "suite.h"
 #include "tenants.h"
@@ -371,6 +372,20 @@ START_TEST(two_directories_are_two_ledgers) {
 }
 END_TEST
 
+/* A container has 64 MiB of shared memory, and all of the file is had at its making. */
+START_TEST(the_ledger_is_a_mebibyte_at_most) {
+    struct tg_ledger *ledger = open_ledger();
+    struct stat info;
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/ledger", dir);
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_int_le(info.st_size, 1 << 20);
+    ck_assert_int_ge(info.st_blocks * 512, info.st_size);
+    tg_ledger_close(ledger);
+}
+END_TEST
+
 START_TEST(a_replaced_ledger_is_noticed) {
     char path[128];
     struct tg_ledger *ledger = open_ledger();
@@ -475,6 +490,7 @@ int main(void) {
     tcase_add_test(cases, the_seventeenth_device_finds_no_place);
     tcase_add_test(cases, what_is_missing_is_named);
     tcase_add_test(cases, two_directories_are_two_ledgers);
+    tcase_add_test(cases, the_ledger_is_a_mebibyte_at_most);
     tcase_add_test(cases, a_replaced_ledger_is_noticed);
     tcase_add_test(cases, a_forked_child_is_nobody);
     tcase_add_test(cases, the_shortfall_of_nobody_is_none);

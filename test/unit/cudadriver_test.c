@@ -75,6 +75,20 @@ START_TEST(what_memory_is_missing_is_said) {
 }
 END_TEST
 
+/* By the driver and without a context by its management library. */
+START_TEST(more_memory_than_32_bits_hold_is_said_whole) {
+    struct tg_device *device;
+    struct tg_queue *queue;
+
+    ask_for("capacity=6GiB,context=0");
+    device = device_open("cuda:0");
+    ck_assert_uint_eq(device_free_bytes(device), 6144 * MIB);
+    ck_assert_ok(tg_device_ops(device)->queue_open(device, &queue));
+    ck_assert_uint_eq(device_free_bytes(device), 6144 * MIB);
+    tg_device_close(device);
+}
+END_TEST
+
 /* ---- access ---------------------------------------------------------------------------------- */
 
 START_TEST(access_is_of_all_devices_or_of_none) {
@@ -401,6 +415,7 @@ int main(void) {
     tcase_add_loop_test(cases, a_driver_that_will_not_do_is_said, 0,
                         (int)(sizeof refusals / sizeof *refusals));
     tcase_add_test(cases, what_memory_is_missing_is_said);
+    tcase_add_test(cases, more_memory_than_32_bits_hold_is_said_whole);
     tcase_add_test(cases, access_is_of_all_devices_or_of_none);
     tcase_add_loop_test(cases, a_fence_waits_for_all_and_no_longer, 0, 2);
     tcase_add_test(cases, a_fence_is_not_passed_with_the_one_before);

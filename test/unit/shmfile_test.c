@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/shmdir.h"
 #include "base/shmhead.h"
 #include "children.h"
 #include "suite.h"
@@ -61,6 +62,25 @@ static const char *in_dir(const char *name) {
     snprintf(path, sizeof path, "%s/%s", dir, name);
     return path;
 }
+
+/* A worker that was started with another session's variables finds the same ledger. */
+START_TEST(the_path_is_the_users_whatever_the_session_says) {
+    static const char *const names[] = {"XDG_RUNTIME_DIR", "HOME", "TMPDIR", "USER", "LOGNAME"};
+    char wanted[64], *path;
+
+    unsetenv("TIDEGATE_DIR");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        setenv(names[i], "/run/user/4711", 1);
+    snprintf(wanted, sizeof wanted, "/dev/shm/tidegate-%u", (unsigned)geteuid());
+    ck_assert_int_eq(tg__shmdir_path(NULL, &path), 0);
+    ck_assert_str_eq(path, wanted);
+    free(path);
+    setenv("TIDEGATE_DIR", "/somewhere/else/", 1);
+    ck_assert_int_eq(tg__shmdir_path(NULL, &path), 0);
+    ck_assert_str_eq(path, "/somewhere/else");
+    free(path);
+}
+END_TEST
 
 START_TEST(opens_what_it_made) {
     struct tg__shmfile *one = open_usual(), *other = open_usual();
@@ -529,6 +549,7 @@ int main(void) {
 
     tcase_add_checked_fixture(cases, set_up, tear_down);
     tcase_set_timeout(cases, 60);
+    tcase_add_test(cases, the_path_is_the_users_whatever_the_session_says);
     tcase_add_test(cases, opens_what_it_made);
     tcase_add_test(cases, one_of_many_makes_it);
     tcase_add_test(cases, the_directory_is_this_users_alone);
