@@ -275,10 +275,12 @@ static void try_entry(enum preload_call call, const char *name, bool takes_versi
 static void try_peer(void) {
     int code;
 
-    if (tell_missing(PRELOAD_CALL_enable_peer))
+    if (tell_missing(PRELOAD_CALL_enable_peer) || tell_missing(PRELOAD_CALL_disable_peer))
         return;
     code = CALLED(symbol_of(PRELOAD_CALL_enable_peer), int, unsigned)(1, 0);
     tell(PRELOAD_CALL_enable_peer, OUTCOME_PASSED_ON, code);
+    code = CALLED(symbol_of(PRELOAD_CALL_disable_peer), int)(1);
+    tell(PRELOAD_CALL_disable_peer, OUTCOME_PASSED_ON, code);
     (void)take_error();
 }
 

@@ -49,9 +49,13 @@ TG_API TG_MUST_USE int tg_page_hold(uint64_t page, uint64_t *native);
 /* The same for all pages of a range. */
 TG_API TG_MUST_USE int tg_pages_hold(uint64_t addr, uint64_t size_bytes);
 
-/* Devices of the bit set may read and write all blocks on `device`, those that are there and those
- * to come, as peers of a program may. Errors: the device's, for some block at least. */
+/* Devices of the bit set may read and write all blocks on `device`, of memories of the process and
+ * of those that are ever in a scope, those that are there and those to come, as peers of a program
+ * may. Opens nothing. Errors: -EINVAL (no such number), the device's, for some block at least. */
 TG_API TG_MUST_USE int tg_process_peers(int device, uint64_t devices);
+/* Ends that for what is mapped from now on, also by a wake; what is mapped stays open to them until
+ * then. Errors: -EINVAL. */
+TG_API TG_MUST_USE int tg_process_peers_end(int device, uint64_t devices);
 
 #ifdef __cplusplus
 }

@@ -109,25 +109,79 @@ static int let_into(struct tg_memory *memory) {
     return rc;
 }
 
+/* Of each GPU; memories that come later find them here. */
+static _Atomic uint64_t peers[TG_LEDGER_DEVICES];
+
+/* Memory that only stands for a GPU's has no peers. */
+static bool is_on(const struct tg_memory *memory, int device) {
+    return check(memory) == 0 && memory->device->native != NULL &&
+           tg__device_ordinal(memory->device) == device;
+}
+
+static int let_peers_in(struct tg_memory *memory, uint64_t devices) {
+    int rc;
+
+    pthread_mutex_lock(&memory->lock);
+    atomic_fetch_or(&memory->peers, devices);
+    rc = let_into(memory);
+    pthread_mutex_unlock(&memory->lock);
+    return rc;
+}
+
 /* -ENOENT, so that all memories are asked, unless one fails. */
 static int peers_in(struct tg_memory *memory, void *argument) {
     struct question *question = argument;
-    int rc;
+    int rc = is_on(memory, question->device) ? let_peers_in(memory, question->devices) : 0;
 
-    if (check(memory) != 0 || tg__device_ordinal(memory->device) != question->device)
-        return -ENOENT;
-    pthread_mutex_lock(&memory->lock);
-    atomic_fetch_or(&memory->peers, question->devices);
-    rc = let_into(memory);
-    pthread_mutex_unlock(&memory->lock);
     return rc == 0 ? -ENOENT : rc;
 }
 
-int tg_process_peers(int device, uint64_t devices) {
-    struct tg_memory *memory;
-    int rc = tg_process_memory(device, &memory);
+static int peers_out(struct tg_memory *memory, void *argument) {
+    struct question *question = argument;
 
-    if (rc == 0)
-        rc = tg__scope_ask(peers_in, &(struct question){.device = device, .devices = devices});
+    if (is_on(memory, question->device))
+        atomic_fetch_and(&memory->peers, ~question->devices);
+    return -ENOENT;
+}
+
+void tg__peers_inherit(struct tg_memory *memory) {
+    const struct tg_error before = *tg_last_error();
+    int saved = errno;
+
+    for (int device = 0; device < TG_LEDGER_DEVICES; device++) {
+        uint64_t devices = atomic_load(&peers[device]);
+
+        /* A device that refuses is its user's to find, as after a wake. */
+        if (devices != 0 && is_on(memory, device))
+            (void)!let_peers_in(memory, devices);
+    }
+    errno = saved;
+    tg__fail_as(&before);
+}
+
+static int check_peers(int device) {
+    if (device >= 0 && device < TG_LEDGER_DEVICES)
+        return 0;
+    return tg__fail(-EINVAL, "a process has memories on GPU 0 to %d, not on %d",
+                    TG_LEDGER_DEVICES - 1, device);
+}
+
+int tg_process_peers(int device, uint64_t devices) {
+    int rc = check_peers(device);
+
+    if (rc != 0)
+        return rc;
+    atomic_fetch_or(&peers[device], devices);
+    rc = tg__scope_ask(peers_in, &(struct question){.device = device, .devices = devices});
+    return rc == -ENOENT ? 0 : rc;
+}
+
+int tg_process_peers_end(int device, uint64_t devices) {
+    int rc = check_peers(device);
+
+    if (rc != 0)
+        return rc;
+    atomic_fetch_and(&peers[device], ~devices);
+    rc = tg__scope_ask(peers_out, &(struct question){.device = device, .devices = devices});
     return rc == -ENOENT ? 0 : rc;
 }

@@ -25,13 +25,18 @@ static _Thread_local unsigned depth;
 
 /* That a fork takes the lock is settled: a device has been opened, which guards itself. */
 void tg__scope_list(struct tg_memory *memory) {
+    bool is_new;
+
     tg__fork_hold();
-    if (!memory->is_listed) {
+    is_new = !memory->is_listed;
+    if (is_new) {
         memory->is_listed = true;
         memory->next_listed = listed;
         listed = memory;
     }
     tg__fork_release();
+    if (is_new) /* whoever gives peers from now on finds it in the list */
+        tg__peers_inherit(memory);
 }
 
 /* Ends the visit of `left` (NULL: none) and begins that of the next one in the list. A forked child

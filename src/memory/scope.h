@@ -12,6 +12,8 @@ struct tg_tag *tg__scope_tag(void);
 /* Whose memory a request of code that knows no tags is to have (process.c); *tag NULL: none has a
  * say. Errors: those of tg_process_memory and tg_tag_open. */
 int tg__process_choose(const struct tg_process_request *request, struct tg_tag **tag);
+/* The peers that a program has given its GPU are the memory's, too (ownpages.c). */
+void tg__peers_inherit(struct tg_memory *memory);
 /* From now on until the memory closes tg__scope_free looks for blocks in it. */
 void tg__scope_list(struct tg_memory *memory);
 /* The GPU's number, of the block that begins there. Errors: as tg__scope_free's. Keeps errno. */

@@ -66,6 +66,7 @@ const char *tg__mode_default_tag(void);
     CALL(free, tg_process_free)               \
     CALL(captures, tg_process_captures)       \
     CALL(peers, tg_process_peers)             \
+    CALL(peers_end, tg_process_peers_end)     \
     CALL(pages_reserve, tg_pages_reserve)     \
     CALL(pages_unreserve, tg_pages_unreserve) \
     CALL(pages_unmap, tg_pages_unmap)         \
@@ -97,6 +98,11 @@ bool tg__is_runtimes(int status);
 
 /* Makes `result` the thread's last error in the caller's runtime; returns it. */
 int tg__error_set(int result, const void *caller);
+
+/* ---- peers.c --------------------------------------------------------------------------------- */
+
+/* Tells a library that has just been opened what peers were given before. */
+void tg__peers_tell(const struct tg__library *library);
 
 /* ---- capture.c ------------------------------------------------------------------------------- */
 

@@ -118,6 +118,7 @@ static const struct tg__library *publish(const struct tg__library *found) {
     static _Thread_local __attribute__((tls_model("initial-exec"))) struct tg__library own;
 
     found->captures(&tg__captures);
+    tg__peers_tell(found);
     if (!atomic_exchange(&is_taken, true)) {
         library = *found;
         atomic_store(&is_ready, true);

@@ -49,6 +49,7 @@ CALLS = """\
       ours      cudaGetDriverEntryPointByVersion_ptsz of cuMemCreate
       passed on cudaGetDriverEntryPointByVersion of cuMemGetInfo
       passed on cudaDeviceEnablePeerAccess of device 1
+      passed on cudaDeviceDisablePeerAccess of device 1
 """
 COUNT = CALLS.count("\n")
 

@@ -167,6 +167,39 @@ def test_mapped_memory_is_the_drivers_where_no_tag_has_a_say(host):
     assert ours.out == plain.out + "libtidegate.so is not mapped\n"
 
 
+# ---- peers ---------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("program, words", ALL, ids=IDS)
+def test_peers_reach_blocks_through_sleep_and_wake(host, program, words):
+    """Access that was given is given to what comes later, and by each wake; what was taken is gone
+    with the next one."""
+    ours = host(program, *words("reach"), **ON)
+    assert ours.out.splitlines() == [
+        "before: own yes, peer no, the peer's no",
+        "given 0: first yes, second yes, the peer's no",
+        "slept 0 0: first yes, second yes",
+        "given asleep 0 0, woken 0: the peer's yes",
+        "taken 0: first yes, what came after no, the peer's yes",
+        "slept 0 0: first no, own yes"]
+    assert ours.err == ""
+
+
+@pytest.mark.parametrize("program, words", ALL, ids=IDS)
+def test_peers_reach_memories_that_come_later(host, program, words):
+    """The library is opened, and memories enter a scope, after access was given."""
+    ours = host(program, *words("reach_late"), TIDEGATE="on")
+    assert ours.out.splitlines() == [
+        "given 0", "of the process 0 0: yes",
+        "its own 0 0 0: no, in a scope 0: yes, the older one's yes"]
+    assert ours.err == ""
+
+
+def test_giving_access_opens_nothing(host, tmp_path):
+    """Only an allocation joins the ledger."""
+    ours = host("host12", "version", "peers", "maps", TIDEGATE="on")
+    assert "libtidegate.so is not mapped" in ours.out and not (tmp_path / "node/ledger").exists()
+
+
 # ---- which runtime ------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("env", [{}, ON], ids=["off", "on"])

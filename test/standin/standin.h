@@ -69,6 +69,10 @@ int standin_result(int status);
 int standin_mind_captures(int is_of_all);
 /* Waits for a fence as long as it takes. */
 int standin_wait(struct tg_device *device, const struct tg_fence *fence);
+/* What is mapped there, and who may use it beside the device. */
+void standin_access_begin(uint64_t addr, uint64_t size_bytes);
+void standin_access_end(uint64_t addr, uint64_t size_bytes);
+void standin_access_give(uint64_t addr, uint64_t size_bytes, uint64_t devices);
 /* The queue of a stream; NULL: the device's own. */
 struct tg_queue *standin_queue(struct tg__custream *stream);
 

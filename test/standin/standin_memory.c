@@ -166,7 +166,11 @@ static int unreserve(struct tg_device *device, uint64_t addr, uint64_t size_byte
 }
 
 static int unmap(struct tg_device *device, uint64_t addr, uint64_t size_bytes) {
-    return device->ops->unmap(device, addr, size_bytes);
+    int rc = device->ops->unmap(device, addr, size_bytes);
+
+    if (rc == 0)
+        standin_access_end(addr, size_bytes);
+    return rc;
 }
 
 int cuMemAddressFree(unsigned long long addr, size_t size_bytes) {
@@ -211,8 +215,10 @@ int cuMemMap(unsigned long long addr, size_t size_bytes, size_t offset, unsigned
     if (offset != 0 || size_bytes != whole)
         return TG__CU_ERROR_NOT_SUPPORTED;
     result = standin_result(device->ops->map(device, addr, handle & HANDLE_MASK, 0));
-    if (result == 0)
+    if (result == 0) {
         mprotect(pointer(addr), size_bytes, PROT_NONE);
+        standin_access_begin(addr, size_bytes);
+    }
     return result;
 }
 
@@ -230,6 +236,8 @@ int cuMemSetAccess(unsigned long long addr, size_t size_bytes, const struct tg__
     if (count == 0 || access->flags != TG__CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
         mprotect(pointer(addr), size_bytes, PROT_READ | PROT_WRITE) != 0)
         return TG__CU_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        standin_access_give(addr, size_bytes, UINT64_C(1) << access[i].location.id);
     return 0;
 }
 

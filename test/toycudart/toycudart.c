@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
@@ -170,18 +171,33 @@ int cudaGetDriverEntryPointByVersion_ptsz(const char *symbol, void **function, u
     return cudaGetDriverEntryPointByVersion(symbol, function, version, flags, status);
 }
 
-int cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
-    static atomic_uint enabled;
+/* The current device's access to its peer's memory. */
+static int change_peer(int peer, bool is_on) {
+    static atomic_uint enabled[DEVICES];
     int count = 0, result = begin();
+    unsigned bit = 1U << (peer & 31);
+    bool was_on;
 
-    (void)flags;
     if (result == 0)
         result = driver.cuDeviceGetCount(&count);
     if (result == 0 && (peer < 0 || peer >= count || peer == current_device))
         result = TOY_INVALID_DEVICE;
-    if (result == 0 && (atomic_fetch_or(&enabled, 1U << peer) & 1U << peer) != 0)
-        result = TOY_PEER_IS_ENABLED;
-    return fail(result);
+    if (result != 0)
+        return fail(result);
+    was_on = ((is_on ? atomic_fetch_or(&enabled[current_device], bit)
+                     : atomic_fetch_and(&enabled[current_device], ~bit)) & bit) != 0;
+    if (is_on && was_on)
+        return fail(TOY_PEER_IS_ENABLED);
+    return is_on || was_on ? 0 : fail(TOY_PEER_IS_NOT_ENABLED);
+}
+
+int cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    (void)flags;
+    return change_peer(peer, true);
+}
+
+int cudaDeviceDisablePeerAccess(int peer) {
+    return change_peer(peer, false);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@ enum {
     TOY_NOT_INITIALIZED = 3,
     TOY_INVALID_DEVICE = 101,
     TOY_PEER_IS_ENABLED = 704,
+    TOY_PEER_IS_NOT_ENABLED = 705,
     TOY_CAPTURE_INVALIDATED = 901
 };
 
@@ -56,6 +57,7 @@ int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsign
 int cudaGetDriverEntryPointByVersion_ptsz(const char *symbol, void **function, unsigned version,
                                           unsigned long long flags, int *status);
 int cudaDeviceEnablePeerAccess(int peer, unsigned flags);
+int cudaDeviceDisablePeerAccess(int peer);
 
 /* How many calls of cudaMalloc and of cudaFree, that of NULL left out, have come to this one. */
 void toyCalls(int *allocs, int *frees);

@@ -240,21 +240,6 @@ void do_share(void) {
     printf("ended %d\n", end());
 }
 
-void do_peers(void) {
-    void *addr = NULL;
-    int results[3];
-
-    results[0] = cudaMalloc(&addr, 2 * PAGE);
-    results[1] = cudaSetDevice(1);
-    results[2] = cudaDeviceEnablePeerAccess(0, 0);
-    printf("alloc %d, set %d, peer %d", results[0], results[1], results[2]);
-    results[0] = cudaDeviceEnablePeerAccess(0, 0);
-    printf(", again %d, %d", results[0], cudaGetLastError());
-    results[0] = cudaSetDevice(0);
-    results[1] = cudaMalloc(&addr, 2 * PAGE);
-    printf(", then %d %d\n", results[0], results[1]);
-}
-
 /* ---- under Tidegate -------------------------------------------------------------------------- */
 
 static struct {

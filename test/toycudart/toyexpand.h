@@ -5,7 +5,6 @@
 
 void do_expand(void); /* maps, fills the card, frees and retries: the same with and without us */
 void do_share(void);  /* hands memory to a child by its descriptor */
-void do_peers(void);
 void do_asleep(void); /* the same under Tidegate, through a sleep and a wake */
 
 #endif

@@ -21,6 +21,7 @@
 
 #include "toycudart.h"
 #include "toyexpand.h"
+#include "toypeers.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -390,7 +391,7 @@ int host_do(const char *what) {
         {"leave", do_leave}, {"scope", do_scope}, {"module", do_module},
         {"repair", do_repair}, {"wait", do_wait}, {"lost", do_lost},
         {"expand", do_expand}, {"share", do_share}, {"peers", do_peers},
-        {"asleep", do_asleep},
+        {"asleep", do_asleep}, {"reach", do_reach}, {"reach_late", do_reach_late},
     };
 
     for (size_t i = 0; i < sizeof things / sizeof *things; i++) {

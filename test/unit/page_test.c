@@ -207,10 +207,58 @@ START_TEST(access_is_given_again) {
         tg__pages_access(world.memory, (struct tg__range){estate, 3 * GRANULE}, 1), -ENOENT);
     sleep_all();
     ck_assert_ok(tg__pages_access(world.memory, place(0), 1));
+    tg__spy_clear(world.spy);
     wake_all();
     chunk = tg__plots_find(&tag->chunks, estate, NULL);
     ck_assert_uint_eq(chunk->granted, 1);
+    /* With the map itself: nobody who may reads a page that is there and cannot. */
+    ck_assert_uint_eq(world_calls(&world, TG__OP_access), 0);
     ck_assert(tg__pages_access(world.memory, place(0), 2) != 0); /* no such device */
+}
+END_TEST
+
+/* What a packed tag's blocks that lie there would be backed by, lowest first. The device leaves
+ * room between what it reserves, so the blocks are made up. */
+static size_t plan(struct tg__block *blocks, size_t count, struct tg__chunk chunks[4]) {
+    struct tg_tag *packed = world_tag(&world, "packed", (struct tg_tag_params){.packed = 1});
+    size_t planned;
+
+    ck_assert_ok(tg__plots_room(&packed->blocks, count));
+    for (size_t i = 0; i < count; i++) {
+        blocks[i].tag = packed;
+        blocks[i].size_bytes = GRANULE;
+        tg__plots_put(&packed->blocks, &blocks[i]);
+    }
+    ck_assert_ok(tg__arena_plan(packed));
+    planned = packed->fresh.count;
+    for (size_t i = 0; i < planned; i++) {
+        chunks[i] = *(struct tg__chunk *)packed->fresh.items[i];
+        free(packed->fresh.items[i]);
+    }
+    while (packed->blocks.count > 0)
+        tg__plots_drop(&packed->blocks, 0);
+    tg__plots_free(&packed->fresh);
+    return planned;
+}
+
+START_TEST(a_page_is_never_backed_together_with_a_neighbour) {
+    struct tg__estate *own = tg__estate_find(world.memory, place(0));
+    struct tg__block blocks[4];
+    struct tg__chunk chunks[4];
+
+    for (int i = 0; i < 4; i++) /* ordinary ones; a page between, or at an end */
+        blocks[i] = (struct tg__block){.range = place(i), .estate = i == _i ? own : NULL,
+                                       .devices = i == _i ? 1 : 0};
+    ck_assert_uint_eq(plan(blocks, 4, chunks), _i == 0 || _i == 3 ? 2 : 3);
+    for (int i = 0, at = 0; at < 4; i++) {
+        bool is_page = chunks[i].estate != NULL;
+
+        ck_assert_uint_eq(chunks[i].range.addr, place(at).addr);
+        ck_assert_int_eq(is_page, at == _i);
+        ck_assert_uint_eq(chunks[i].devices, is_page ? 1 : 0);
+        at += is_page ? 1 : (int)(chunks[i].range.size_bytes / GRANULE);
+        ck_assert_uint_eq(tg__range_end(&chunks[i].range), place(at).addr);
+    }
 }
 END_TEST
 
@@ -585,6 +633,7 @@ int main(void) {
     tcase_add_test(tcase, released_while_mapped_lives_until_it_is_unmapped);
     tcase_add_test(tcase, a_held_page_stays_when_its_tag_sleeps);
     tcase_add_test(tcase, access_is_given_again);
+    tcase_add_loop_test(tcase, a_page_is_never_backed_together_with_a_neighbour, 0, 4);
     tcase_add_loop_test(tcase, unmapped_in_motion_goes_at_its_end, 0, 3);
     tcase_add_test(tcase, what_has_not_left_is_waited_for);
     tcase_add_test(tcase, what_is_still_in_use_is_told);
