@@ -71,6 +71,10 @@ TG_API void tg_memory_close(struct tg_memory *memory);
  * '.', up to 31 bytes. params NULL: all zero. Lives until tg_memory_close. */
 TG_API TG_MUST_USE int tg_tag_open(struct tg_memory *memory, const char *name,
                                    const struct tg_tag_params *params, struct tg_tag **tag);
+/* A memory's tags in order of opening; NULL beyond the last, for NULL, and in a forked child. */
+TG_API struct tg_tag *tg_memory_tag(struct tg_memory *memory, uint32_t index);
+/* Lives as long as the tag. */
+TG_API const char *tg_tag_name(const struct tg_tag *tag);
 /* For NULL and in a forked child all zero. */
 TG_API void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info);
 

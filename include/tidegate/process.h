@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this process has of its own accord: one memory on each GPU, for programs that name none. It
- * is how a preload makes the allocations of a program that knows nothing of tags come from one.
+/* What this process has of its own accord: on each GPU one device, one tenant of the node's ledger,
+ * and one memory, whoever asks first. It is how a preload makes the allocations of a program that
+ * knows nothing of tags come from one, and how all else in the process sleeps and wakes with them.
  * Where a GPU is named by a number it is the driver's, among those that it shows to this process.
  *
- * A forked child has none of its parent's: TG_EFORKED. */
+ * Each is opened at the first call and lent until the process ends; what could not be opened is not
+ * tried again, and has the same answer at every later call. A forked child has none of its
+ * parent's: TG_EFORKED. */
 #ifndef TIDEGATE_PROCESS_H
 #define TIDEGATE_PROCESS_H
 
@@ -16,26 +19,41 @@
 extern "C" {
 #endif
 
-/* The process's memory on a GPU: opened at the first call, lent until the process ends. It joins
- * the node's ledger as $TIDEGATE_NAME ("trainer"), $TIDEGATE_ROLE and the rank in $RANK or
- * $LOCAL_RANK; where the ledger cannot be used it is alone, and a line on stderr says so. Errors:
- * -EINVAL (no such number), TG_EFORKED, those of tg_device_open and tg_memory_open: the same at
- * every later call, since they are not tried again. */
+/* The device. Errors: -EINVAL (no such number), TG_EFORKED, those of tg_device_open. */
+TG_API TG_MUST_USE int tg_process_device(int device, struct tg_device **opened);
+
+/* Who the process is, instead of what the environment says ($TIDEGATE_NAME or "trainer",
+ * $TIDEGATE_ROLE): heard until it has joined the ledger on some GPU. role NULL: none. Errors:
+ * -EINVAL (what no tenant can be called), -EALREADY (it has joined as another, and stays that),
+ * TG_EFORKED. */
+TG_API TG_MUST_USE int tg_process_introduce(const char *name, const char *role);
+/* The process in the node's ledger, with the rank in $RANK or $LOCAL_RANK. Where the ledger cannot
+ * be used a line on stderr says so, once. Errors: as tg_process_device, those of tg_ledger_open and
+ * tg_ledger_join. */
+TG_API TG_MUST_USE int tg_process_tenant(int device, struct tg_tenant **tenant);
+
+/* The memory, of that tenant, or alone where there is none. Errors: as tg_process_device, those of
+ * tg_memory_open. */
 TG_API TG_MUST_USE int tg_process_memory(int device, struct tg_memory **memory);
+/* On which GPUs it is open, a bit for each number. Takes no lock. 0 in a forked child. */
+TG_API uint64_t tg_process_gpus(void);
 
 /* An allocation by code that knows no tags. */
 struct tg_process_request {
     uint64_t size_bytes;
     int device;            /* which GPU it wants memory of */
-    const char *usual_tag; /* of the process's memory, for threads in no scope; NULL: none. It is
-                            * opened with backup on the host, and fill_none */
+    const char *usual_tag; /* of the process's memory, for threads in no scope; NULL: none */
 };
+
+/* The usual tag of that name: opened with backup on the host, and fill_none. Errors: those of
+ * tg_process_memory and tg_tag_open. */
+TG_API TG_MUST_USE int tg_process_tag(int device, const char *usual_tag, struct tg_tag **tag);
 
 /* A block of the tag of the thread's innermost scope, or of the usual tag. *block NULL: no tag has
  * a say, and the caller goes on as without us: tg_process_serve said so, no scope and no usual tag,
  * the scope is on another GPU, 0 bytes, more than the device has, less than 1 MiB outside packed
- * tags (the driver puts thousands of those into one granule). Errors: those of tg_tag_alloc,
- * tg_process_memory and tg_tag_open. */
+ * tags (the driver puts thousands of those into one granule). Errors: those of tg_tag_alloc and
+ * tg_process_tag. */
 TG_API TG_MUST_USE int tg_process_alloc(const struct tg_process_request *request, void **block);
 /* Whether a tag has a say (not 0, as at first) or none has (0), from now on and for all threads.
  * What is there already stays, and is freed as ever. Anybody may call it at any time. */

@@ -235,6 +235,8 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_memory_open": (c_int, (c_void_p, c_void_p, POINTER(c_void_p))),
     "tg_memory_close": (None, (c_void_p,)),
     "tg_tag_open": (c_int, (c_void_p, c_char_p, POINTER(tg_tag_params), POINTER(c_void_p))),
+    "tg_memory_tag": (c_void_p, (c_void_p, c_uint32)),
+    "tg_tag_name": (c_char_p, (c_void_p,)),
     "tg_tag_info": (None, (c_void_p, POINTER(tg_tag_info))),
     "tg_tag_alloc": (c_int, (c_void_p, c_uint64, POINTER(c_void_p))),
     "tg_memory_free": (c_int, (c_void_p, c_void_p, c_void_p)),
@@ -251,6 +253,12 @@ FUNCTIONS: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "tg_memory_wake_end": (None, (c_void_p, c_int)),
     "tg_memory_find": (c_int, (c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_void_p),
                                _NUMBER)),
+    "tg_process_device": (c_int, (c_int, POINTER(c_void_p))),
+    "tg_process_introduce": (c_int, (c_char_p, c_char_p)),
+    "tg_process_tenant": (c_int, (c_int, POINTER(c_void_p))),
+    "tg_process_memory": (c_int, (c_int, POINTER(c_void_p))),
+    "tg_process_gpus": (c_uint64, ()),
+    "tg_process_tag": (c_int, (c_int, c_char_p, POINTER(c_void_p))),
     "tg_process_serve": (None, (c_int,)),
     "tg_scope_push": (c_int, (c_void_p,)),
     "tg_scope_pop": (c_int, ()),
@@ -284,8 +292,9 @@ QUICK = frozenset({"tg_version", "tg_last_error", "tg_error_text", "tg_device_op
                    "tg_stop_text", "tg_tenant_id", "tg_tenant_declare", "tg_tenant_note",
                    "tg_tenant_asked", "tg_reclaim_target", "tg_tenant_shortfall",
                    "tg_tenant_commit", "tg_tenant_cancel", "tg_tenant_give", "tg_tenant_forget",
-                   "tg_memory_wake_end", "tg_tag_info", "tg_hostmem_info", "tg_memory_find",
-                   "tg_process_serve", "tg_scope_push", "tg_scope_pop"})
+                   "tg_memory_wake_end", "tg_memory_tag", "tg_tag_name", "tg_tag_info",
+                   "tg_hostmem_info", "tg_memory_find", "tg_process_gpus", "tg_process_serve",
+                   "tg_scope_push", "tg_scope_pop"})
 
 
 def structs() -> Dict[str, Type[ctypes.Structure]]:

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process's own memories, and allocation for code that knows no tags. Each memory is opened
- * once and stays: its blocks may be freed at any time, by threads that nobody waits for. The lock
- * is held while one is opened, so a forked child, which may find it taken, is sent away before. */
+/* The process's own devices, tenants and memories, and allocation for code that knows no tags. Each
+ * is opened once and stays: blocks may be freed at any time, by threads that nobody waits for. The
+ * lock is held while one is opened, so a forked child, which may find it taken, is sent away
+ * before. */
 #include <tidegate/process.h>
 
 #include <errno.h>
@@ -22,31 +23,80 @@
 
 #define USUAL_NAME "trainer"
 
+/* What a process has on a GPU, each part over those before. */
+enum part { DEVICE, TENANT, MEMORY, PARTS };
+
 struct own {
     struct tg_device *device;
-    struct tg_tenant *tenant; /* NULL: alone */
-    struct tg_memory *memory; /* NULL: not asked for yet, or: */
-    struct tg_error failure;
+    struct tg_tenant *tenant;
+    struct tg_memory *memory;
+    bool is_tried[PARTS];
+    struct tg_error failures[PARTS]; /* status 0: it is there, once it was tried */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all but the pid */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what is neither atomic nor pid */
 static struct own owns[TG_LEDGER_DEVICES];
 static struct tg_ledger *ledger;
+static struct {
+    char name[TG_TENANT_NAME_BYTES], role[TG_TENANT_ROLE_BYTES];
+    bool is_known;
+    bool has_joined; /* as that */
+} who;
 static atomic_flag has_warned = ATOMIC_FLAG_INIT;
+static _Atomic uint64_t gpus;
 static _Atomic pid_t owner; /* of all that is here; 0: nothing is yet */
 static atomic_bool is_resting; /* no tag has a say */
 
 /* ---- who the process is ---------------------------------------------------------------------- */
 
-/* Printable, and cut to the room there is. False: nothing was said. */
+/* As the package has it, so that who asks first makes no difference: printable, a sign of several
+ * bytes counts once, without spaces around, cut to the room there is. False: nothing was said. */
 static bool say(const char *variable, char *text, size_t text_bytes) {
     const char *said = secure_getenv(variable);
     size_t length = 0;
 
-    for (; said != NULL && *said != '\0' && length + 1 < text_bytes; said++)
-        text[length++] = *said >= ' ' && *said <= '~' ? *said : '?';
+    said = said == NULL ? "" : said + strspn(said, " ");
+    for (; *said != '\0' && length + 1 < text_bytes; said++) {
+        if ((*said & 0xc0) != 0x80)
+            text[length++] = *said >= ' ' && *said <= '~' ? *said : '?';
+    }
+    while (*said == '\0' && length > 0 && text[length - 1] == ' ')
+        length--;
     text[length] = '\0';
     return length > 0;
+}
+
+/* With lock. */
+static void read_who(void) {
+    if (!say("TIDEGATE_NAME", who.name, sizeof who.name))
+        memcpy(who.name, USUAL_NAME, sizeof USUAL_NAME);
+    if (!say("TIDEGATE_ROLE", who.role, sizeof who.role) && strcmp(who.name, USUAL_NAME) == 0)
+        memcpy(who.role, USUAL_NAME, sizeof USUAL_NAME);
+    who.is_known = true;
+}
+
+static bool can_be_called(const char *text, size_t text_bytes) {
+    size_t length = strnlen(text, text_bytes);
+
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] < ' ' || text[i] > '~')
+            return false;
+    }
+    return length < text_bytes;
+}
+
+/* With lock. */
+static int introduce(const char *name, const char *role) {
+    bool is_same = strcmp(name, who.name) == 0 && strcmp(role, who.role) == 0;
+
+    if (who.has_joined && !is_same)
+        return tg__fail(-EALREADY, "this process is in the ledger as '%s' (role '%s'), and stays "
+                        "that: it was called '%s' (role '%s') too late", who.name, who.role, name,
+                        role);
+    strcpy(who.name, name); /* their lengths were checked */
+    strcpy(who.role, role);
+    who.is_known = true;
+    return 0;
 }
 
 /* -1: none. */
@@ -69,44 +119,72 @@ static int gauge(void *device, uint64_t *free_bytes, uint64_t *total_bytes) {
     return tg_device_ops(device)->memory(device, free_bytes, total_bytes);
 }
 
-static int join(struct own *own) {
-    char name[TG_TENANT_NAME_BYTES], role[TG_TENANT_ROLE_BYTES];
+static int open_device(struct own *own, int device) {
+    return tg__device_open_ordinal(device, &own->device);
+}
+
+static int join_as(struct own *own, const char *name, const char *role) {
     struct tg_device_info info;
-    struct tg_tenant_params params = {.name = name, .rank = rank(), .uuid = info.uuid,
-                                      .device_name = info.name,
+    struct tg_tenant_params params = {.name = name, .role = *role == '\0' ? NULL : role,
+                                      .rank = rank(), .uuid = info.uuid, .device_name = info.name,
                                       .gauge = {gauge, own->device}};
     int rc = tg_device_ops(own->device)->info(own->device, &info);
 
-    if (!say("TIDEGATE_NAME", name, sizeof name))
-        memcpy(name, USUAL_NAME, sizeof USUAL_NAME);
-    if (say("TIDEGATE_ROLE", role, sizeof role))
-        params.role = role;
-    else if (strcmp(name, USUAL_NAME) == 0)
-        params.role = USUAL_NAME;
     if (rc == 0 && ledger == NULL)
         rc = tg_ledger_open(NULL, &ledger);
     return rc != 0 ? rc : tg_ledger_join(ledger, &params, &own->tenant);
 }
 
-static void open_own(struct own *own, int device) {
-    int rc = tg__device_open_ordinal(device, &own->device);
+static int join(struct own *own, int device) {
+    int rc;
 
-    if (rc == 0) {
-        if (join(own) != 0)
-            tg__warn_once(&has_warned, "this process goes on without the ledger: %s",
-                          tg_last_error()->text);
-        rc = tg_memory_open(own->device, own->tenant, &own->memory);
+    (void)device;
+    if (!who.is_known)
+        read_who();
+    rc = join_as(own, who.name, who.role);
+    if (rc == 0)
+        who.has_joined = true;
+    else
+        tg__warn_once(&has_warned, "this process goes on without the ledger: %s",
+                      tg_last_error()->text);
+    return rc;
+}
+
+static int open_memory(struct own *own, int device) {
+    int rc = tg_memory_open(own->device, own->tenant, &own->memory);
+
+    if (rc != 0)
+        return rc;
+    tg__scope_list(own->memory);
+    atomic_fetch_or(&gpus, UINT64_C(1) << device);
+    return 0;
+}
+
+/* Tried once; its first answer is that to all. */
+static int try(struct own *own, int device, enum part part) {
+    static int (*const begin[])(struct own *own, int device) = {open_device, join, open_memory};
+    struct tg_error *failure = &own->failures[part];
+
+    if (!own->is_tried[part]) {
+        int rc = begin[part](own, device);
+
+        own->is_tried[part] = true;
+        if (rc != 0)
+            *failure = *tg_last_error();
+        failure->status = rc;
     }
-    if (rc == 0) {
-        tg__scope_list(own->memory);
-        return;
-    }
-    own->failure = *tg_last_error();
-    own->failure.status = rc;
-    tg_device_close(own->device);
-    tg_tenant_leave(own->tenant);
-    own->device = NULL;
-    own->tenant = NULL;
+    if (failure->status != 0)
+        tg__fail_as(failure);
+    return failure->status;
+}
+
+static int need(struct own *own, int device, enum part part) {
+    int rc = try(own, device, DEVICE);
+
+    if (rc != 0 || part == DEVICE)
+        return rc;
+    rc = try(own, device, TENANT);
+    return part == TENANT ? rc : try(own, device, MEMORY);
 }
 
 /* The first to ask owns all. */
@@ -116,36 +194,90 @@ static bool is_owner(void) {
     return atomic_compare_exchange_strong(&owner, &none, pid) || none == pid;
 }
 
-int tg_process_memory(int device, struct tg_memory **memory) {
+static int check_owner(void) {
+    return is_owner() ? 0 : tg__fail(TG_EFORKED, "the memories are its parent's: a forked child "
+                                     "has none");
+}
+
+/* What is owned up to this part, NULL where it is not. `out`: where the caller wants it. */
+static const struct own *ask(int device, enum part part, const void *out, int *status) {
     const struct tg_error before = *tg_last_error();
     int saved = errno;
-    struct own *own;
 
-    if (memory == NULL || device < 0 || device >= TG_LEDGER_DEVICES)
-        return tg__fail(-EINVAL, "a process has memories on GPU 0 to %d, not on %d",
-                        TG_LEDGER_DEVICES - 1, device);
-    if (!is_owner())
-        return tg__fail(TG_EFORKED, "the memories are its parent's: a forked child has none");
-    own = &owns[device];
+    if (out == NULL || device < 0 || device >= TG_LEDGER_DEVICES)
+        *status = tg__fail(-EINVAL, "a process has memories on GPU 0 to %d, not on %d",
+                           TG_LEDGER_DEVICES - 1, device);
+    else
+        *status = check_owner();
+    if (*status != 0)
+        return NULL;
     pthread_mutex_lock(&lock);
-    if (own->memory == NULL && own->failure.status == 0)
-        open_own(own, device);
+    *status = need(&owns[device], device, part);
     pthread_mutex_unlock(&lock);
     errno = saved;
-    tg__fail_as(own->memory != NULL ? &before : &own->failure);
-    if (own->memory != NULL)
+    if (*status != 0)
+        return NULL;
+    tg__fail_as(&before);
+    return &owns[device];
+}
+
+int tg_process_device(int device, struct tg_device **opened) {
+    int rc;
+    const struct own *own = ask(device, DEVICE, opened, &rc);
+
+    if (own != NULL)
+        *opened = own->device;
+    return rc;
+}
+
+int tg_process_tenant(int device, struct tg_tenant **tenant) {
+    int rc;
+    const struct own *own = ask(device, TENANT, tenant, &rc);
+
+    if (own != NULL)
+        *tenant = own->tenant;
+    return rc;
+}
+
+int tg_process_memory(int device, struct tg_memory **memory) {
+    int rc;
+    const struct own *own = ask(device, MEMORY, memory, &rc);
+
+    if (own != NULL)
         *memory = own->memory;
-    return own->failure.status;
+    return rc;
+}
+
+uint64_t tg_process_gpus(void) {
+    return atomic_load(&owner) == getpid() ? atomic_load(&gpus) : 0;
+}
+
+int tg_process_introduce(const char *name, const char *role) {
+    int rc;
+
+    if (role == NULL)
+        role = "";
+    if (name == NULL || *name == '\0' || !can_be_called(name, sizeof who.name) ||
+        !can_be_called(role, sizeof who.role))
+        return tg__fail(-EINVAL, "a process has a name of 1 to %zu printable signs, and a role of "
+                        "up to %zu", sizeof who.name - 1, sizeof who.role - 1);
+    rc = check_owner();
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&lock);
+    rc = introduce(name, role);
+    pthread_mutex_unlock(&lock);
+    return rc;
 }
 
 /* ---- for code that knows no tags ------------------------------------------------------------- */
 
-static int open_usual(const struct tg_process_request *request, struct tg_tag **tag) {
+int tg_process_tag(int device, const char *usual_tag, struct tg_tag **tag) {
     static const struct tg_tag_params params = {.backup = TG_BACKUP_HOST, .fill_none = 1};
     struct tg_memory *memory;
-    int rc = tg_process_memory(request->device, &memory);
+    int rc = tg_process_memory(device, &memory);
 
-    return rc != 0 ? rc : tg_tag_open(memory, request->usual_tag, &params, tag);
+    return rc != 0 ? rc : tg_tag_open(memory, usual_tag, &params, tag);
 }
 
 void tg_process_serve(int is_on) {
@@ -163,7 +295,7 @@ int tg__process_choose(const struct tg_process_request *request, struct tg_tag *
     if (chosen != NULL && tg__device_ordinal(chosen->memory->device) != request->device)
         chosen = NULL;
     if (chosen == NULL && request->usual_tag != NULL && request->size_bytes >= LEAST_BYTES)
-        rc = open_usual(request, &chosen);
+        rc = tg_process_tag(request->device, request->usual_tag, &chosen);
     if (rc != 0)
         return rc;
     if (chosen != NULL && (request->size_bytes > chosen->memory->total_bytes ||

@@ -71,13 +71,30 @@ int tg_tag_open(struct tg_memory *memory, const char *name, const struct tg_tag_
     return rc;
 }
 
+struct tg_tag *tg_memory_tag(struct tg_memory *memory, uint32_t index) {
+    struct tg_tag *tag;
+
+    /* In a child that was forked while the lock was held nobody gives it back: here as below. */
+    if (memory == NULL || getpid() != memory->pid)
+        return NULL;
+    pthread_mutex_lock(&memory->lock);
+    tag = memory->tags;
+    for (; tag != NULL && index > 0; index--)
+        tag = tag->next;
+    pthread_mutex_unlock(&memory->lock);
+    return tag;
+}
+
+const char *tg_tag_name(const struct tg_tag *tag) {
+    return tag->name;
+}
+
 void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info) {
     struct tg_memory *memory = tag == NULL ? NULL : tag->memory;
 
     if (info == NULL)
         return;
     memset(info, 0, sizeof *info);
-    /* The lock may have been held at the fork: in the child nobody gives it back. */
     if (memory == NULL || getpid() != memory->pid)
         return;
     pthread_mutex_lock(&memory->lock);

@@ -6,12 +6,14 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <tidegate/scope.h>
 
 #include "device/device.h"
+#include "memory/state.h"
 #include "memory_world.h"
 #include "suite.h"
 
@@ -57,23 +59,144 @@ static struct tg_tag_info info_of(struct tg_memory *memory, const void *block, c
     return world_info(tag);
 }
 
+/* How often the process is in the ledger; *first: of them, if there is one. */
+static uint32_t tenants(struct tg_tenant_view *first) {
+    struct tg_node_view *view = calloc(1, sizeof *view);
+    struct tg_ledger *ledger;
+    uint32_t count;
+
+    ck_assert_ok(tg_ledger_open_reader(NULL, &ledger));
+    ck_assert_ok(tg_ledger_read(ledger, view));
+    count = view->tenant_count;
+    *first = view->tenants[0];
+    tg_ledger_close(ledger);
+    free(view);
+    return count;
+}
+
 START_TEST(a_gpu_has_one_memory_and_the_process_is_a_tenant) {
     struct tg_memory *memory = own(1);
-    struct tg_ledger *ledger;
-    struct tg_node_view *view = calloc(1, sizeof *view);
+    struct tg_tenant_view view;
 
     ck_assert_ptr_eq(own(1), memory);
     ck_assert_ptr_ne(own(0), memory);
     ck_assert_ptr_nonnull(usual(1, 4 * MIB, "a"));
-    ck_assert_ok(tg_ledger_open_reader(NULL, &ledger));
-    ck_assert_ok(tg_ledger_read(ledger, view));
-    ck_assert_uint_eq(view->tenant_count, 2);
-    ck_assert_str_eq(view->tenants[0].name, "actor?");
-    ck_assert_str_eq(view->tenants[0].role, "");
-    ck_assert_int_eq(view->tenants[0].rank, 3);
-    ck_assert_uint_eq(view->tenants[0].tags[0].occupied_bytes, 4 * MIB);
-    tg_ledger_close(ledger);
-    free(view);
+    ck_assert_uint_eq(tenants(&view), 2);
+    ck_assert_str_eq(view.name, "actor?");
+    ck_assert_str_eq(view.role, "");
+    ck_assert_int_eq(view.rank, 3);
+    ck_assert_uint_eq(view.tags[0].occupied_bytes, 4 * MIB);
+}
+END_TEST
+
+START_TEST(whoever_asks_first_it_is_one_tenant_on_one_device) {
+    struct tg_tenant *tenant = NULL, *again = NULL;
+    struct tg_device *device = NULL;
+    struct tg_tenant_view view;
+
+    ck_assert_uint_eq(tg_process_gpus(), 0);
+    ck_assert_ok(tg_process_tenant(1, &tenant));
+    ck_assert_uint_eq(tg_process_gpus(), 0);
+    ck_assert_ptr_nonnull(usual(1, 4 * MIB, "a"));
+    ck_assert_uint_eq(tg_process_gpus(), 2);
+    ck_assert_ok(tg_process_tenant(1, &again));
+    ck_assert_ptr_eq(again, tenant);
+    ck_assert_ok(tg_process_device(1, &device));
+    ck_assert_ptr_eq(device, own(1)->device);
+    ck_assert_ptr_eq(tenant, own(1)->tenant);
+    ck_assert_uint_eq(tenants(&view), 1);
+    ck_assert_uint_eq(view.id, tg_tenant_id(tenant));
+    ck_assert_uint_eq(view.tags[0].occupied_bytes, 4 * MIB);
+    own(0);
+    ck_assert_uint_eq(tg_process_gpus(), 3);
+    ck_assert_uint_eq(tenants(&view), 2);
+}
+END_TEST
+
+START_TEST(the_usual_tag_can_be_opened_before_it_serves) {
+    struct tg_tag *tag = NULL, *other = NULL;
+    void *block;
+
+    ck_assert_ok(tg_process_tag(0, "a", &tag));
+    block = usual(0, MIB, "a");
+    ck_assert_uint_eq(info_of(own(0), block, "a").block_count, 1);
+    ck_assert_uint_eq(world_info(tag).block_count, 1);
+    ck_assert_ok(tg_tag_open(own(0), "b", &packed, &other));
+    ck_assert_ptr_eq(tg_memory_tag(own(0), 0), tag);
+    ck_assert_ptr_eq(tg_memory_tag(own(0), 1), other);
+    ck_assert_ptr_null(tg_memory_tag(own(0), 2));
+    ck_assert_ptr_null(tg_memory_tag(own(1), 0));
+    ck_assert_ptr_null(tg_memory_tag(NULL, 0));
+    ck_assert_str_eq(tg_tag_name(tag), "a");
+    ck_assert_str_eq(tg_tag_name(other), "b");
+    ck_assert_says(tg_process_tag(0, "b", &tag), -EEXIST, "'b'");
+}
+END_TEST
+
+START_TEST(a_process_says_who_it_is_until_it_has_joined) {
+    struct tg_tenant_view view;
+    char longest[TG_TENANT_NAME_BYTES + 1];
+
+    memset(longest, 'n', sizeof longest);
+    longest[TG_TENANT_NAME_BYTES] = '\0';
+    ck_assert_says(tg_process_introduce(longest, NULL), -EINVAL, "1 to 47 printable");
+    ck_assert_says(tg_process_introduce("", NULL), -EINVAL, "1 to 47 printable");
+    ck_assert_says(tg_process_introduce(NULL, NULL), -EINVAL, "1 to 47 printable");
+    ck_assert_says(tg_process_introduce("a\n", NULL), -EINVAL, "1 to 47 printable");
+    ck_assert_says(tg_process_introduce("a", "sixteen letters!"), -EINVAL, "up to 15");
+    ck_assert_ok(tg_process_introduce("server", "rollout"));
+    ck_assert_ok(tg_process_introduce("vllm server", NULL));
+    own(0);
+    ck_assert_says(tg_process_introduce("server", "rollout"), -EALREADY,
+                   "as 'vllm server' (role ''), and stays that: it was called 'server' "
+                   "(role 'rollout') too late");
+    ck_assert_says(tg_process_introduce("vllm server", "rollout"), -EALREADY, "too late");
+    ck_assert_ok(tg_process_introduce("vllm server", ""));
+    own(1);
+    ck_assert_uint_eq(tenants(&view), 2);
+    ck_assert_str_eq(view.name, "vllm server");
+    ck_assert_str_eq(view.role, "");
+}
+END_TEST
+
+/* As the package reads them, so that it does not call the process otherwise. */
+START_TEST(the_environments_words_are_made_printable) {
+    struct tg_tenant_view view;
+
+    setenv("TIDEGATE_NAME", "  b\xc3\xa4r\n ", 1);
+    setenv("TIDEGATE_ROLE", "  ", 1);
+    own(0);
+    ck_assert_uint_eq(tenants(&view), 1);
+    ck_assert_str_eq(view.name, "b?r?");
+    ck_assert_str_eq(view.role, "");
+    ck_assert_ok(tg_process_introduce("b?r?", NULL));
+}
+END_TEST
+
+START_TEST(a_process_without_a_name_is_a_trainer) {
+    struct tg_tenant_view view;
+
+    setenv("TIDEGATE_NAME", " ", 1);
+    own(0);
+    ck_assert_uint_eq(tenants(&view), 1);
+    ck_assert_str_eq(view.name, "trainer");
+    ck_assert_str_eq(view.role, "trainer");
+}
+END_TEST
+
+START_TEST(without_the_ledger_there_is_a_memory_alone) {
+    struct tg_tenant *tenant = NULL;
+    char path[96];
+
+    snprintf(path, sizeof path, "%s/ledger", dir);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    ck_assert_int_lt(tg_process_tenant(0, &tenant), 0);
+    ck_assert_ptr_nonnull(usual(0, MIB, "a"));
+    ck_assert_int_eq(rmdir(path), 0);
+    ck_assert_int_lt(tg_process_tenant(0, &tenant), 0);
+    ck_assert_ptr_null(tenant);
+    ck_assert_ptr_null(own(0)->tenant);
+    ck_assert_ok(tg_process_tenant(1, &tenant));
 }
 END_TEST
 
@@ -147,6 +270,10 @@ START_TEST(wrong_calls_are_told) {
     ck_assert_says(tg_process_memory(-1, &memory), -EINVAL, "not on -1");
     ck_assert_says(tg_process_memory(16, &memory), -EINVAL, "not on 16");
     ck_assert_says(tg_process_memory(0, NULL), -EINVAL, "");
+    ck_assert_says(tg_process_tenant(16, &(struct tg_tenant *){NULL}), -EINVAL, "not on 16");
+    ck_assert_says(tg_process_device(0, NULL), -EINVAL, "");
+    ck_assert_int_lt(tg_process_device(2, &(struct tg_device *){NULL}), 0);
+    ck_assert_says(tg_process_tag(0, "a", NULL), -EINVAL, "not into NULL");
     ck_assert_says(tg_process_alloc(NULL, &block), -EINVAL, "not NULL");
     ck_assert_says(tg_process_alloc(&bad_name, NULL), -EINVAL, "not NULL");
     ck_assert_says(tg_process_alloc(&bad_name, &block), -EINVAL, "a b");
@@ -174,6 +301,7 @@ END_TEST
 
 START_TEST(a_child_has_none_of_them) {
     void *block = usual(0, MIB, "a");
+    struct tg_memory *parents = own(0);
     pid_t child = fork();
     int status;
 
@@ -181,8 +309,14 @@ START_TEST(a_child_has_none_of_them) {
     if (child == 0) {
         const struct tg_process_request request = {MIB, 0, "a"};
         struct tg_memory *memory;
+        struct tg_device *device;
+        struct tg_tenant *tenant;
 
         _exit(tg_process_memory(0, &memory) == TG_EFORKED &&
+              tg_process_device(0, &device) == TG_EFORKED &&
+              tg_process_tenant(0, &tenant) == TG_EFORKED &&
+              tg_process_introduce("child", NULL) == TG_EFORKED && tg_process_gpus() == 0 &&
+              tg_memory_tag(parents, 0) == NULL &&
               tg_process_memory(1, &memory) == TG_EFORKED &&
               tg_process_alloc(&request, &block) == TG_EFORKED &&
               tg_process_free(block) == TG_EFORKED ? 0 : 1);
@@ -244,6 +378,12 @@ int main(void) {
     setenv("RANK", "x", 1);
     tcase_add_checked_fixture(cases, set_up, tear_down);
     tcase_add_test(cases, a_gpu_has_one_memory_and_the_process_is_a_tenant);
+    tcase_add_test(cases, whoever_asks_first_it_is_one_tenant_on_one_device);
+    tcase_add_test(cases, the_usual_tag_can_be_opened_before_it_serves);
+    tcase_add_test(cases, a_process_says_who_it_is_until_it_has_joined);
+    tcase_add_test(cases, the_environments_words_are_made_printable);
+    tcase_add_test(cases, a_process_without_a_name_is_a_trainer);
+    tcase_add_test(cases, without_the_ledger_there_is_a_memory_alone);
     tcase_add_test(cases, without_scope_the_usual_tag_serves_or_none);
     tcase_add_test(cases, while_it_does_not_serve_no_tag_has_a_say);
     tcase_add_test(cases, a_block_is_found_by_its_beginning);
