@@ -45,7 +45,7 @@ struct tg_tenant; /* one process on one device */
 struct tg_tag_view {
     char name[TG_TAG_NAME_BYTES];
     uint64_t occupied_bytes;   /* on the device; with what is declared */
-    uint64_t returnable_bytes; /* of these: declared, and could be given back now */
+    uint64_t returnable_bytes; /* of these: could be given back now, as was declared */
     uint64_t reserved_bytes;   /* granted, not yet committed */
     uint64_t asleep_bytes;     /* would be occupied if it woke */
     uint64_t host_bytes;       /* host copies */
@@ -193,9 +193,11 @@ TG_API void tg_tenant_forget(struct tg_tenant *tenant, const char *tag, uint64_t
 /* Memory that another allocator of this process holds, in absolute figures: all of it, and what of
  * this it could give back now. torch's: "live" and "cached". It is in the driver's figures already,
  * so nothing is reserved; it tells who holds it, counts as held by this tenant, and no longer as
- * unattributed. An old figure keeps nobody from memory that the driver says is free. Cannot fail: a
- * store in the tenant's own slot, which wakes waiters when the figure has fallen. A tag for which
- * there is no place, or whose name is none, is left out. */
+ * unattributed. Of what lies in a memory's tag, and is charged so, occupied_bytes is 0; what of the
+ * tag could be given back may be said all the same, and is told as far as the tag holds so much.
+ * An old figure keeps nobody from memory that the driver says is free. Cannot fail: a store in the
+ * tenant's own slot, which wakes waiters when the figure has fallen. A tag for which there is no
+ * place, or whose name is none, is left out. */
 TG_API void tg_tenant_declare(struct tg_tenant *tenant, const char *tag, uint64_t occupied_bytes,
                               uint64_t returnable_bytes);
 /* Asks the driver and writes down for readers what it says, and what is unattributed: after a

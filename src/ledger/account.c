@@ -148,7 +148,7 @@ static uint64_t declare(struct tg_tenant *tenant, const char *tag, uint64_t occu
     if (occupied_bytes > before_bytes)
         tg__shm_add(&tenant->device->created_bytes, occupied_bytes - before_bytes);
     row->declared_bytes = occupied_bytes;
-    row->returnable_bytes = returnable_bytes < occupied_bytes ? returnable_bytes : occupied_bytes;
+    row->returnable_bytes = returnable_bytes;
     drop_empty(&tenant->row, row);
     tg__tenant_publish(tenant);
     return tg__less(before_bytes, occupied_bytes);

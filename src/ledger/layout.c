@@ -110,11 +110,22 @@ uint64_t tg__row_held(const struct tg__tenant_row *row) {
     return tg__sum(tg__sum(tg__row_occupied(row), tg__row_reserved(row)), tg__row_declared(row));
 }
 
+uint64_t tg__tag_held(const struct tg__tag_row *tag) {
+    return tg__sum(tag->occupied_bytes, tag->declared_bytes);
+}
+
+/* What was said may be older than what is held: of a tag that sleeps nothing can be given. */
+uint64_t tg__tag_returnable(const struct tg__tag_row *tag) {
+    uint64_t held_bytes = tg__tag_held(tag);
+
+    return tag->returnable_bytes < held_bytes ? tag->returnable_bytes : held_bytes;
+}
+
 uint64_t tg__row_returnable(const struct tg__tenant_row *row) {
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < row->tag_count; i++)
-        bytes = tg__sum(bytes, row->tags[i].returnable_bytes);
+        bytes = tg__sum(bytes, tg__tag_returnable(&row->tags[i]));
     return bytes;
 }
 

@@ -19,7 +19,8 @@
 struct tg__tag_row {
     char name[TG_TAG_NAME_BYTES];
     uint64_t occupied_bytes, reserved_bytes, asleep_bytes;
-    uint64_t declared_bytes, returnable_bytes; /* of another allocator's; of these */
+    uint64_t declared_bytes;   /* another allocator's */
+    uint64_t returnable_bytes; /* as said: see tg__tag_returnable */
     uint64_t host_reserved_bytes, host_touched_bytes;
 };
 
@@ -90,6 +91,8 @@ uint64_t tg__row_reserved(const struct tg__tenant_row *row);
 uint64_t tg__row_declared(const struct tg__tenant_row *row);
 uint64_t tg__row_held(const struct tg__tenant_row *row); /* all three */
 uint64_t tg__row_returnable(const struct tg__tenant_row *row);
+uint64_t tg__tag_held(const struct tg__tag_row *tag); /* occupied and declared */
+uint64_t tg__tag_returnable(const struct tg__tag_row *tag);
 uint64_t tg__row_host(const struct tg__tenant_row *row, bool only_untouched);
 
 /* "trainer rank 0" or "rollout". */

@@ -18,8 +18,8 @@ static void copy_text(char *to, const char *from, size_t text_bytes) {
 
 static void tag_view(const struct tg__tag_row *row, struct tg_tag_view *view) {
     copy_text(view->name, row->name, sizeof view->name);
-    view->occupied_bytes = tg__sum(row->occupied_bytes, row->declared_bytes);
-    view->returnable_bytes = row->returnable_bytes;
+    view->occupied_bytes = tg__tag_held(row);
+    view->returnable_bytes = tg__tag_returnable(row);
     view->reserved_bytes = row->reserved_bytes;
     view->asleep_bytes = row->asleep_bytes;
     view->host_bytes = tg__sum(row->host_reserved_bytes, row->host_touched_bytes);

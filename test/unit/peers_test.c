@@ -76,6 +76,30 @@ START_TEST(declared_and_own_bytes_of_a_tag_are_told_apart) {
 }
 END_TEST
 
+/* torch's cache may lie in a tag that the memory charges; asleep it can give nothing. */
+START_TEST(of_a_tags_own_bytes_some_can_be_given_back) {
+    uint32_t asked = 0;
+
+    tg_tenant_declare(trainer, "tag", 0, 2 * GIB);
+    ck_assert_ptr_null(tag_of("trainer", "tag"));
+    ck_ok(take(trainer, card, 1, 5 * GIB, 0));
+    tg_tenant_declare(trainer, "tag", 0, 2 * GIB);
+    ck_assert_uint_eq(tag_of("trainer", "tag")->occupied_bytes, 5 * GIB);
+    ck_assert_uint_eq(tag_of("trainer", "tag")->returnable_bytes, 2 * GIB);
+    tg_tenant_declare(trainer, "tag", 0, 7 * GIB);
+    ck_assert_uint_eq(tag_of("trainer", "tag")->returnable_bytes, 5 * GIB);
+    ck_ok(tg_tenant_ask(rollout, 9 * GIB, &asked));
+    ck_assert_uint_eq(asked, 1);
+    ck_assert_uint_eq(tg_tenant_asked(trainer), 5 * GIB);
+    atomic_fetch_sub(&card->used_bytes[1], 5 * GIB);
+    tg_tenant_give(trainer, "tag", 5 * GIB, 5 * GIB);
+    ck_assert_uint_eq(tag_of("trainer", "tag")->asleep_bytes, 5 * GIB);
+    ck_assert_uint_eq(tag_of("trainer", "tag")->returnable_bytes, 0);
+    ck_ok(tg_tenant_ask(rollout, 9 * GIB, &asked));
+    ck_assert_uint_eq(asked, 0);
+}
+END_TEST
+
 START_TEST(what_is_no_name_or_has_no_place_is_left_out) {
     tg_tenant_declare(trainer, "", 1, 0);
     tg_tenant_declare(trainer, NULL, 1, 0);
@@ -543,6 +567,7 @@ int main(void) {
     tcase_add_checked_fixture(cases, set_up, tear_down);
     tcase_add_test(cases, declared_figures_are_absolute);
     tcase_add_test(cases, declared_and_own_bytes_of_a_tag_are_told_apart);
+    tcase_add_test(cases, of_a_tags_own_bytes_some_can_be_given_back);
     tcase_add_test(cases, what_is_no_name_or_has_no_place_is_left_out);
     tcase_add_test(cases, what_is_declared_is_attributed);
     tcase_add_test(cases, who_holds_it_is_named);
