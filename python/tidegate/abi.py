@@ -30,6 +30,7 @@ GROWTH_KINDS = ("steady", "leak", "once", "bounded", "tides", "unknown")
 LIST_LEAKS = 0
 LIST_UNKNOWN = 3
 TAG_STATES = ("awake", "draining", "saving", "asleep", "mapping", "filling", "broken")
+TAG_ASLEEP = TAG_STATES.index("asleep")
 
 
 class tg_error(ctypes.Structure):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from . import card, errors, seams, tags, tenancy, torch_sources
+from . import card, errors, preloaded, seams, tags, tenancy, torch_sources
 from .receipts import Item
 
 # Free memory in torch's segments that is worth a look at each block: after a reclaim that ran, and
@@ -26,7 +26,9 @@ def outside_torch(where: card.Card, reserved: int, is_fresh: bool) -> Optional[i
     kept = _outside.get(where.index)
     if kept is None or is_fresh or time.monotonic() - kept[0] > tenancy.OUTSIDE_KEPT_SECONDS:
         own = where.process_bytes()
-        bytes_outside = None if own is None else max(0, own - reserved - tags.own_bytes(where.uuid))
+        claimed = (reserved - torch_sources.in_default_tag(where, reserved)
+                   + tags.own_bytes(where.uuid))
+        bytes_outside = None if own is None else max(0, own - claimed)
         kept = _outside[where.index] = (time.monotonic(), bytes_outside)
     return kept[1]
 
@@ -41,13 +43,21 @@ def _in_torch(where: card.Card, now: torch_sources.Figures, is_fresh: bool) -> L
     if kept is not None and kept[0] == now:
         returnable, pool, pinned = kept[1]
     else:
-        found = torch_sources.segments(where) if free >= least else []
+        is_worth_it = free >= least and torch_sources.asleep_bytes(where) == 0
+        found = torch_sources.segments(where) if is_worth_it else []
         if not found:
             return items + [Item("pinned by a live neighbour", now.split), Item("cached", now.idle)]
         returnable, pool, pinned = torch_sources.cached(found)
         _blocks[where.index] = (now, (returnable, pool, pinned))
     return items + [Item("pinned by a live neighbour", pinned), Item("live pool", pool),
                     Item("cached", returnable)]
+
+
+def _in_tags(where: card.Card, now: torch_sources.Figures) -> List[Item]:
+    """This process's tags, but for what torch has in the default tag."""
+    usual, both = preloaded.default_tag(), torch_sources.in_default_tag(where, now.reserved)
+    return [Item(name, max(0, size - both) if name == usual else size)
+            for name, size in tags.own(where.uuid)]
 
 
 class Account(NamedTuple):
@@ -94,7 +104,7 @@ def account(where: card.Card, look: Optional[torch_sources.Look] = None, *,
     since the last one, so what costs milliseconds is measured again."""
     now, free, total = torch_sources.look(where) if look is None else look
     own = _in_torch(where, now, is_fresh)
-    mine = _held(tags.own(where.uuid))
+    mine = _held(_in_tags(where, now))
     outside = outside_torch(where, now.reserved, is_fresh)
     if outside is not None:
         own.append(Item(tenancy.OUTSIDE, outside))
@@ -110,6 +120,18 @@ def stays(where: card.Card, look: Optional[torch_sources.Look] = None, *,
     return account(where, look, is_fresh=is_fresh).items()
 
 
+def declare(mine: tenancy.Tenant, where: card.Card, now: torch_sources.Figures) -> None:
+    """What torch holds, and what of it could be given back. What lies in the default tag, all that
+    is free first, is held there already; it can be given back all the same."""
+    live, cached = now.live + now.pending, now.split + now.idle
+    tagged, usual = torch_sources.in_default_tag(where, live + cached), preloaded.default_tag()
+    idle = max(0, now.idle - tagged)
+    mine.declare("live", live - max(0, tagged - cached))
+    mine.declare("cached", max(0, cached - tagged), idle)
+    if usual is not None:
+        mine.declare(usual, 0, now.idle - idle)
+
+
 def publish(where: card.Card, seams_text: Optional[str] = None,
             look: Optional[torch_sources.Look] = None) -> None:
     """Writes into the ledger what this process holds on the card, as the driver and torch say now:
@@ -121,8 +143,7 @@ def publish(where: card.Card, seams_text: Optional[str] = None,
         if mine is None:
             return
         now = torch_sources.figures(where) if look is None else look.torch
-        mine.declare("live", now.live + now.pending)
-        mine.declare("cached", now.split + now.idle, now.idle)
+        declare(mine, where, now)
         mine.declare(tenancy.OUTSIDE, outside_torch(where, now.reserved, False) or 0)
         mine.measure()
         if seams_text is not None:

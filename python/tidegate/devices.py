@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices of the library, opened once in a process and kept: by URI, as tidegate/device.h has them.
+Those of GPUs are the process's own (tidegate/process.h), which a preload uses as well.
 
 A forked child has none of its parent's: it opens its own."""
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from ctypes import byref, c_uint64, c_void_p
 from typing import Any, Dict, Optional, Tuple
 
@@ -19,12 +21,26 @@ _lock = ForkSafeLock()
 _opened: Dict[str, "Device"] = {}
 
 
+def _number(uri: str) -> Optional[int]:
+    """Of the GPU, if the process has a device of its own for it."""
+    found = re.fullmatch(r"cuda:(0|[1-9][0-9]?)", uri)
+    number = abi.LEDGER_DEVICES if found is None else int(found.group(1))
+    return number if number < abi.LEDGER_DEVICES else None
+
+
 class Device:
-    """One open device; lent for the life of the process."""
+    """One open device; lent for the life of the process. index: of the GPU whose device is the
+    process's own; None: of what was opened here."""
 
     def __init__(self, uri: str) -> None:
-        handle = c_void_p()
-        library.call("tg_device_open", checks.text_bytes("device", uri, MEANING), byref(handle))
+        handle, self.index = c_void_p(), _number(uri)
+        if self.index is None:
+            library.call("tg_device_open", checks.text_bytes("device", uri, MEANING), byref(handle))
+            self.index = _number(library.call("tg_device_uri", handle).decode())
+            if self.index is not None:  # "auto" has found a GPU
+                library.call("tg_device_close", handle)
+        if self.index is not None:
+            library.call("tg_process_device", self.index, byref(handle))
         self.handle = handle
         self.uri: str = library.call("tg_device_uri", handle).decode()
         self.ops: Any = library.call("tg_device_ops", handle).contents

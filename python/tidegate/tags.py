@@ -7,11 +7,14 @@
     tidegate.wake("kv_cache", timeout=20)
 
 A process has tags on one device: the card that it computes on, or the one that the first tag names.
-Blocks keep their addresses. What a tag holds, and that it sleeps, stands in the node's ledger."""
+On a GPU they are in the process's own memory (tidegate/process.h), with whatever else is there: the
+default tag of a program under the preload sleeps and wakes among them. Blocks keep their addresses.
+What a tag holds, and that it sleeps, stands in the node's ledger."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import math
 import os
 import time
@@ -20,7 +23,8 @@ from ctypes import byref, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Union
 
-from . import abi, card, checks, devices, errors, library, shortage, tenancy, torch_sources
+from . import (abi, card, checks, devices, errors, library, preloaded, shortage, tenancy,
+               torch_sources)
 from .locks import ForkSafeLock
 from .receipts import Item, Receipt
 
@@ -51,11 +55,26 @@ class Memory:
         self.device = device
         self.tenant = tenancy.tenant(device)
         self.handle = c_void_p()
-        library.call("tg_memory_open", device.handle,
-                     None if self.tenant is None else self.tenant.handle, byref(self.handle))
-        self.tags: Dict[str, "Tag"] = {}
+        self._tags: Dict[str, "Tag"] = {}
+        if device.index is None:
+            library.call("tg_memory_open", device.handle,
+                         None if self.tenant is None else self.tenant.handle, byref(self.handle))
+        else:
+            library.call("tg_process_memory", device.index, byref(self.handle))
+            preloaded.open_usual(device.index)  # before somebody else takes its name
         self._told_outside = -math.inf
         self.tell_outside()
+
+    @property
+    def tags(self) -> Dict[str, "Tag"]:
+        """All by name, whoever has opened them."""
+        ask = library.functions()["tg_memory_tag"]
+        if ask(self.handle, len(self._tags)) is not None:
+            with _lock:
+                while (handle := ask(self.handle, len(self._tags))) is not None:
+                    tag = Tag(self, c_void_p(handle))
+                    self._tags[tag.name] = tag
+        return self._tags
 
     def tell_outside(self) -> None:
         """Declares what the driver charges to this process beyond torch's segments and its tags, so
@@ -68,6 +87,8 @@ class Memory:
         charged, where = self.device.process_bytes(), card.current()
         if charged is not None:
             reserved = 0 if where is None else torch_sources.figures(where).reserved
+            if where is not None:  # what both count is counted once
+                reserved -= torch_sources.in_default_tag(where, reserved)
             self.tenant.declare(tenancy.OUTSIDE, max(0, charged - reserved - self.bytes()))
 
     def bytes(self) -> int:
@@ -129,12 +150,10 @@ def _free_quietly(memory: Memory, address: int) -> None:
 class Tag:
     """One tag of this process; made by `tag`."""
 
-    def __init__(self, memory: Memory, name: str, params: abi.tg_tag_params) -> None:
+    def __init__(self, memory: Memory, handle: c_void_p) -> None:
         self.memory = memory
-        self.name = name
-        self.handle = c_void_p()
-        called = checks.text_bytes("name", name, "letters, digits, '_', '-' and '.'")
-        library.call("tg_tag_open", memory.handle, called, byref(params), byref(self.handle))
+        self.name: str = library.call("tg_tag_name", handle).decode()
+        self.handle = handle
 
     def alloc(self, size_bytes: int) -> Block:
         """A new block, zeroed unless the tag has fill=False. Never waits for other programs. Raises
@@ -196,23 +215,45 @@ def tag(name: str, *, backup: str = "none", device: Optional[str] = None, packed
     memory = _open_memory(device)
     params = abi.tg_tag_params(BACKUPS[backup], bool(packed), not fill, bool(keep_host),
                                bool(checked))
-    opened = Tag(memory, name, params)
-    with _lock:
-        return memory.tags.setdefault(name, opened)
+    called = checks.text_bytes("name", name, "letters, digits, '_', '-' and '.'")
+    try:
+        library.call("tg_tag_open", memory.handle, called, byref(params), byref(c_void_p()))
+    except errors.TidegateError as problem:
+        if problem.status == -errno.EEXIST and name == preloaded.default_tag():
+            raise errors.BadValue(problem.status, f"{name} is this program's default tag, and has "
+                                  f"settings of its own: tidegate.tag({name!r}, backup=\"host\", "
+                                  "fill=False) is it") from None
+        raise
+    return memory.tags[name]
+
+
+def _current() -> Optional[Memory]:
+    """The process's memory, if it has any: also where nobody but the preload has asked for it, if
+    that was on one GPU."""
+    if _memory is not None:
+        return _memory
+    gpus = preloaded.gpus()
+    return _open_memory(f"cuda:{gpus[0]}") if len(gpus) == 1 else None
+
+
+def _split(names: Names) -> List[Any]:
+    if isinstance(names, str):
+        return names.split(",")
+    return list(names) if isinstance(names, Iterable) else [names]
 
 
 def _names(memory: Memory, names: Names) -> List[str]:
     """What the caller named, each a tag that is there. None: all."""
+    there = memory.tags
     if names is None:
-        return sorted(memory.tags)
-    wanted = names.split(",") if isinstance(names, str) else \
-        list(names) if isinstance(names, Iterable) else [names]
+        return sorted(there)
+    wanted = _split(names)
     for name in wanted:
         if not isinstance(name, str):
             raise errors.BadValue(0, f"{name!r} is no name of a tag: one name, several with commas "
                                   "or as a list, or None for all")
-        if name not in memory.tags:
-            known = ", ".join(sorted(memory.tags)) or "none yet"
+        if name not in there:
+            known = ", ".join(sorted(there)) or "none yet"
             raise errors.UnknownTag(0, f"there is no tag {name!r} in this process; there are: "
                                     f"{known}")
     return wanted
@@ -248,13 +289,28 @@ def _listed(names: Iterable[str]) -> bytes:
     return ",".join(names).encode()
 
 
+def _check_one_device(operation: str) -> None:
+    """The preload serves a program on all of its GPUs; here it would be put to sleep on one."""
+    uris = {f"cuda:{number}" for number in preloaded.gpus()}
+    if _memory is not None:
+        uris.add(_memory.device.uri)
+    if len(uris) > 1:
+        raise errors.BadValue(0, f"this process has memory on {' and '.join(sorted(uris))}, and "
+                              f"tidegate.{operation} acts on one device: tg_process_memory of "
+                              "tidegate/process.h has that of each")
+
+
 def _there(operation: str, names: Names) -> Optional[Memory]:
-    """The process's memory; None: it has none, and none was named."""
+    """The process's memory; None: it has none, and none was named but the default tag, in which
+    there is nothing then."""
     library.functions()
-    if _memory is None and names is not None:
+    if names is None or _memory is None:
+        _check_one_device(operation)
+    memory = _current()
+    if memory is None and names is not None and _split(names) != [preloaded.default_tag()]:
         raise errors.UnknownTag(0, f"this process has no tags, so none to {operation}: "
                                 "tidegate.tag(name) makes one")
-    return _memory
+    return memory
 
 
 def _move(operation: str, names: Names, timeout: Optional[float], drop: Names = ()) -> Receipt:
@@ -328,7 +384,7 @@ def repack(tags: Names = None, *, timeout: Optional[float] = 10.0) -> Receipt:
 
 def chosen(names: Names) -> List[str]:
     """The tags of this process that are named (None: all). Raises UnknownTag, BadValue."""
-    memory = _memory
+    memory = _current()
     if memory is None and names is None:
         return []
     if memory is None:
@@ -338,7 +394,7 @@ def chosen(names: Names) -> List[str]:
 
 def opened(names: Names) -> List[Tag]:
     """The same as tags; none where the process has none."""
-    memory = _memory
+    memory = _current()
     return [] if memory is None else [memory.tags[name] for name in _names(memory, names)]
 
 
@@ -352,7 +408,7 @@ class Place(NamedTuple):
 
 def place(address: int) -> Optional[Place]:
     """The block of this process's tags in which an address lies; None: in none."""
-    memory = _memory
+    memory = _current()
     if memory is None:
         return None
     handle, block, size = c_void_p(), c_void_p(), c_uint64()
@@ -387,7 +443,7 @@ def host_view(address: int, size_bytes: int) -> memoryview:
 
 def own(uuid: Optional[bytes]) -> List[Item]:
     """What each of this process's tags occupies on a device."""
-    memory = _memory
+    memory = _current()
     if memory is None or memory.device.uuid != uuid:
         return []
     return [Item(name, tag.info().device_bytes) for name, tag in sorted(memory.tags.items())]

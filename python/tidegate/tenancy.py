@@ -3,8 +3,9 @@
 
 A process joins when something first needs it to: a tag, a seam, a start-up mark; importing does
 not. It is named by $TIDEGATE_NAME ("trainer" by default), $TIDEGATE_ROLE and its rank. One tenant
-for each device; a forked child has none of its parent's. When the ledger cannot be used the process
-goes on alone, and says so once."""
+for each device, on a GPU the process's own (tidegate/process.h): a preload may have joined already,
+and then its name stays. A forked child has none of its parent's. When the ledger cannot be used the
+process goes on alone, and says so once."""
 
 from __future__ import annotations
 
@@ -163,24 +164,51 @@ def status() -> Status:
 
 # ---- this process -------------------------------------------------------------------------------
 
+def _say_alone(problem: errors.TidegateError) -> None:
+    seams.warn_once("ledger", f"goes on without the ledger: {problem}")
+
+
+def _join(device: devices.Device, ledger: c_void_p, handle: c_void_p) -> None:
+    """On a device that is nobody's but this package's."""
+    library.call("tg_ledger_open", None, byref(ledger))
+    uuid = (c_uint8 * 16)(*device.uuid)
+    rank = identity.rank()
+    params = abi.tg_tenant_params(
+        name=identity.name().encode(), role=identity.role().encode() or None,
+        rank=-1 if rank is None else rank, uuid=cast(uuid, POINTER(c_uint8)),
+        device_name=device.name.encode(), gauge=device.gauge())
+    try:
+        library.call("tg_ledger_join", ledger, byref(params), byref(handle))
+    except errors.TidegateError:
+        library.call("tg_ledger_close", ledger)
+        raise
+
+
+def _share(index: int, ledger: c_void_p, handle: c_void_p) -> None:
+    """The process's own on a GPU, whoever has asked for it first."""
+    try:
+        library.call("tg_process_introduce", identity.name().encode(),
+                     identity.role().encode() or None)
+    except errors.Busy as problem:
+        seams.warn_once("name", f"{problem}. TIDEGATE_NAME names it from the start")
+    library.call("tg_process_tenant", index, byref(handle))
+    try:
+        library.call("tg_ledger_open_reader", None, byref(ledger))
+    except errors.TidegateError as problem:
+        _say_alone(problem)
+        raise
+
+
 class Tenant:
     """This process on one device, for the life of the process. Nothing here raises but `ask` and
     `measure`: what a process says of itself is a store in its own slot."""
 
     def __init__(self, device: devices.Device) -> None:
         ledger, handle = c_void_p(), c_void_p()
-        library.call("tg_ledger_open", None, byref(ledger))
-        uuid = (c_uint8 * 16)(*device.uuid)
-        rank = identity.rank()
-        params = abi.tg_tenant_params(
-            name=identity.name().encode(), role=identity.role().encode() or None,
-            rank=-1 if rank is None else rank, uuid=cast(uuid, POINTER(c_uint8)),
-            device_name=device.name.encode(), gauge=device.gauge())
-        try:
-            library.call("tg_ledger_join", ledger, byref(params), byref(handle))
-        except errors.TidegateError:
-            library.call("tg_ledger_close", ledger)
-            raise
+        if device.index is None:
+            _join(device, ledger, handle)
+        else:
+            _share(device.index, ledger, handle)
         self.device, self.ledger, self.handle = device, ledger, handle
         self.id: int = library.call("tg_tenant_id", handle)
         self._seams = ""
@@ -288,8 +316,9 @@ def tenant(device: devices.Device) -> Optional[Tenant]:
         try:
             mine: Optional[Tenant] = Tenant(device)
         except errors.TidegateError as problem:
-            seams.warn_once("ledger", f"goes on without the ledger: {problem}")
             mine = None
+            if device.index is None:  # else the library has said it
+                _say_alone(problem)
         _tenants[device.uuid] = mine
     if mine is not None:
         for tell in _told:

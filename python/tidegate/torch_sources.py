@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
-from . import abi
+from . import abi, preloaded
 from .card import Card
 
 # The sizes in which torch's allocator maps memory of expandable segments.
@@ -45,7 +45,8 @@ def leave_to_tags(tagged_bytes: Callable[[int], int], is_tagged: Callable[[int],
 
 def figures(card: Card) -> Figures:
     """Read from the allocator, about 30 µs. All zero where it does not tell (pluggable ones). Of
-    what lies in tags only free pieces are not told from live ones: all of it is taken off live."""
+    what lies in tags only free pieces are not told from live ones: all of it is taken off live. Of
+    what lies in the default tag what sleeps is left out, all that is free first."""
     try:
         stats = card.torch._C._cuda_memoryStats(card.index)
         reserved, live, active, split = (
@@ -56,7 +57,27 @@ def figures(card: Card) -> Figures:
         return _NOTHING
     pending, tagged = max(0, active - live), _tagged_bytes(card.index)
     reserved, live = max(0, reserved - tagged), max(0, live - tagged)
-    return Figures(reserved, live, pending, split, max(0, reserved - live - pending - split))
+    reserved = max(0, reserved - asleep_bytes(card))
+    live = min(live, reserved)
+    pending = min(pending, reserved - live)
+    split = min(split, reserved - live - pending)
+    return Figures(reserved, live, pending, split, reserved - live - pending - split)
+
+
+def asleep_bytes(card: Card) -> int:
+    """What of the program's own allocations sleeps in the default tag: to torch nothing has
+    changed."""
+    info = preloaded.usual_info(card.index)
+    return info.size_bytes if info is not None and info.state == abi.TAG_ASLEEP else 0
+
+
+def in_default_tag(card: Card, size_bytes: int) -> int:
+    """How much of so many bytes that torch has on the card lies in the default tag, which says in
+    the ledger what it holds. What other libraries have there is taken for torch's."""
+    info = preloaded.usual_info(card.index)
+    if info is None or info.state == abi.TAG_ASLEEP:
+        return 0
+    return min(size_bytes, int(info.size_bytes))
 
 
 class Look(NamedTuple):

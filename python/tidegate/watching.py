@@ -17,8 +17,8 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from . import (card, counters, errors, figures, growing_sites, holders, library, looking, modes,
-               observing, oom_account, reclaiming, seams, tenancy)
+from . import (accounts, card, counters, errors, figures, growing_sites, holders, library, looking,
+               modes, observing, oom_account, reclaiming, seams, tenancy, torch_sources)
 from .counters import Counters
 from .growth import Growth, Series
 
@@ -183,7 +183,7 @@ class Watch:
         if not self.count(number, source):
             return
         at = self.step_number
-        allocated, reserved, idle = found.read()
+        allocated, reserved, _ = found.read()
         rose = self.live.add(at, allocated)
         if at % self.driver_period == 0:
             self.ask_driver(found)
@@ -198,7 +198,7 @@ class Watch:
         now = self.clock()
         if now - self.ledger_at >= LEDGER_SECONDS:
             self.ledger_at = now
-            _meet_ledger(found.device, allocated, reserved, idle)
+            _meet_ledger(found.device)
         if observing.is_recording():
             self.record(at, allocated, reserved)
 
@@ -307,7 +307,7 @@ class Watch:
         seams.warn_once("watch", f"steps are watched no longer: {problem}")
 
 
-def _meet_ledger(index: int, allocated: int, reserved: int, idle: int) -> None:
+def _meet_ledger(index: int) -> None:
     """Says in the ledger what this process holds, and serves what peers have asked for since: here,
     in the program's own thread, is the place for it. With the mode off neither."""
     mode = modes.mode()
@@ -322,8 +322,7 @@ def _meet_ledger(index: int, allocated: int, reserved: int, idle: int) -> None:
         mine = None if device is None else tenancy.tenant(device)
         if mine is None:
             return
-        mine.declare("live", allocated)
-        mine.declare("cached", reserved - allocated, max(0, idle))
+        accounts.declare(mine, where, torch_sources.figures(where))
         mine.measure()
         # While a peer starts up the request stands: it is served at a later mark.
         may_give = mode == modes.ON and not mine.starting_peer()
