@@ -63,6 +63,9 @@ TG_API void tg_process_serve(int is_on);
  * has ended. Errors: -EINVAL (it is none: nothing is freed), TG_EFORKED (it may be the parent's).
  * They leave tg_last_error as it was: whatever a program frees is asked about. */
 TG_API TG_MUST_USE int tg_process_free(void *block);
+/* The same where nothing that was given to the block's GPU uses it any more, as behind a wait for
+ * all of that: the memory is the GPU's again when this returns. Errors: the same. */
+TG_API TG_MUST_USE int tg_process_free_idle(void *block);
 /* The GPU of a block that tg_process_free would free. Errors: its own, which leave tg_last_error as
  * it was; -EINVAL where `device` is NULL. */
 TG_API TG_MUST_USE int tg_process_find(const void *block, int *device);

@@ -277,7 +277,9 @@ static int fail_no_block(const struct tg_memory *memory, uint64_t addr,
     return tg__fail(-EINVAL, "no block of this memory begins at %#" PRIx64, addr);
 }
 
-static int free_locked(struct tg_memory *memory, uint64_t addr, struct tg_queue *queue) {
+/* Idle: nothing uses the block any more. But for us, where its tag is in motion. */
+static int free_locked(struct tg_memory *memory, uint64_t addr, struct tg_queue *queue,
+                       bool is_idle) {
     size_t number;
     struct tg__block *block = tg__tag_block(memory, addr, &number);
 
@@ -286,7 +288,8 @@ static int free_locked(struct tg_memory *memory, uint64_t addr, struct tg_queue 
     if (queue != NULL && memory->ops->fence(memory->device, queue, &block->gate.fence) == -EINVAL)
         return -EINVAL;
     block->order = ++memory->frees;
-    tg__gate_shut(memory, &block->gate, queue);
+    if (!is_idle || tg__tag_is_moving(block->tag))
+        tg__gate_shut(memory, &block->gate, queue);
     if (tg__tag_is_moving(block->tag))
         block->is_freed = true;
     else
@@ -295,15 +298,24 @@ static int free_locked(struct tg_memory *memory, uint64_t addr, struct tg_queue 
     return 0;
 }
 
-int tg_memory_free(struct tg_memory *memory, void *block, struct tg_queue *queue) {
+static int free_block(struct tg_memory *memory, void *block, struct tg_queue *queue,
+                      bool is_idle) {
     const struct tg_error before = *tg_last_error();
     int saved = errno, rc = tg__memory_check(memory);
 
     if (rc != 0 && rc != TG_EBROKEN)
         return rc;
     pthread_mutex_lock(&memory->lock);
-    rc = free_locked(memory, (uintptr_t)block, queue);
+    rc = free_locked(memory, (uintptr_t)block, queue, is_idle);
     pthread_mutex_unlock(&memory->lock);
     errno = saved;
     return tg__memory_done(memory, rc, &before);
+}
+
+int tg_memory_free(struct tg_memory *memory, void *block, struct tg_queue *queue) {
+    return free_block(memory, block, queue, false);
+}
+
+int tg__memory_free_idle(struct tg_memory *memory, void *block) {
+    return free_block(memory, block, NULL, true);
 }

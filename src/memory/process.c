@@ -329,6 +329,14 @@ int tg_process_free(void *block) {
     return rc;
 }
 
+int tg_process_free_idle(void *block) {
+    const struct tg_error before = *tg_last_error();
+    int rc = tg__scope_free_idle(block);
+
+    tg__fail_as(&before);
+    return rc;
+}
+
 int tg_process_find(const void *block, int *device) {
     const struct tg_error before = *tg_last_error();
     int found = 0, rc;

@@ -181,6 +181,11 @@ static int free_there(struct tg_memory *memory, void *block, int *device) {
     return tg_memory_free(memory, block, NULL);
 }
 
+static int free_idle_there(struct tg_memory *memory, void *block, int *device) {
+    (void)device;
+    return tg__memory_free_idle(memory, block);
+}
+
 static int find_there(struct tg_memory *memory, void *block, int *device) {
     void *first;
     int rc = tg_memory_find(memory, block, NULL, &first, NULL);
@@ -194,6 +199,10 @@ static int find_there(struct tg_memory *memory, void *block, int *device) {
 
 int tg__scope_free(void *block) {
     return visit_all(free_there, block, NULL);
+}
+
+int tg__scope_free_idle(void *block) {
+    return visit_all(free_idle_there, block, NULL);
 }
 
 int tg__scope_find(const void *block, int *device) {

@@ -23,5 +23,7 @@ int tg__scope_ask(int (*ask)(struct tg_memory *memory, void *question), void *qu
 /* Frees the block that begins there. Errors: -EINVAL (none does), TG_EFORKED (in a child that
  * inherited memories: it may be one of theirs). Keeps errno. */
 int tg__scope_free(void *block);
+/* The same of one that nothing given to its device uses any more. */
+int tg__scope_free_idle(void *block);
 
 #endif

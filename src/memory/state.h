@@ -192,6 +192,11 @@ int tg__memory_done(struct tg_memory *memory, int status, const struct tg_error 
 void tg__memory_tidy(struct tg_memory *memory);
 uint32_t tg__ms_left(uint64_t deadline_ns);
 
+/* ---- alloc.c --------------------------------------------------------------------------------- */
+
+/* tg_memory_free of a block that nothing given to the device uses any more: it does not wait. */
+int tg__memory_free_idle(struct tg_memory *memory, void *block);
+
 /* ---- tag.c ----------------------------------------------------------------------------------- */
 
 bool tg__tag_is_moving(const struct tg_tag *tag);

@@ -73,23 +73,24 @@ int tg__hook_alloc(void **addr, size_t size_bytes) {
 }
 
 /* As the runtime's own would, a free waits for the block's device, and answers what is wrong with
- * work that was given to it before. Not in a capture: then the block rests. */
-static int wait_for(int device, const void *caller) {
+ * work that was given to it before. Not in a capture: then the block rests. True: all has ended. */
+static bool wait_for(int device, const void *caller, int *result) {
     tg__current_device_fn current_device = TG__NEXT(current_device);
     tg__set_device_fn set_device = TG__NEXT(set_device);
     tg__synchronize_fn synchronize = TG__NEXT(synchronize);
-    int current, result;
+    int current;
 
+    *result = 0;
     if (current_device == NULL || set_device == NULL || synchronize == NULL || is_captured() ||
         current_device(&current) != 0)
-        return 0;
-    if (current == device)
-        return synchronize();
-    result = set_device(device);
-    if (result == 0)
-        result = synchronize();
-    (void)set_device(current);
-    return result;
+        return false;
+    if (current != device)
+        *result = set_device(device);
+    if (*result == 0)
+        *result = synchronize();
+    if (current != device)
+        (void)set_device(current);
+    return *result == 0;
 }
 
 /* In every mode: the block may be older than that. It is freed whatever the wait answers. */
@@ -100,8 +101,9 @@ int tg__hook_free(void *addr) {
     int device, result;
 
     if (library != NULL && library->find(addr, &device) == 0) {
-        result = wait_for(device, caller);
-        if (library->free(addr) == 0)
+        bool is_idle = wait_for(device, caller, &result);
+
+        if ((is_idle ? library->free_idle(addr) : library->free(addr)) == 0)
             return result;
     }
     next = TG__NEXT(free);

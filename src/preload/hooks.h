@@ -64,6 +64,7 @@ const char *tg__mode_default_tag(void);
     CALL(alloc, tg_process_alloc)             \
     CALL(find, tg_process_find)               \
     CALL(free, tg_process_free)               \
+    CALL(free_idle, tg_process_free_idle)     \
     CALL(captures, tg_process_captures)       \
     CALL(peers, tg_process_peers)             \
     CALL(peers_end, tg_process_peers_end)     \

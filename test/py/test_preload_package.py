@@ -524,11 +524,57 @@ seen.append(published())
 tidegate.sleep()
 seen.append(published())
 tell(*seen)
-""", **ON)
+""", card="capacity=64MiB,context=2", **ON)
+    outside = {"context and libraries": 2}
+    told_outside = {"context and libraries": [2, 0]}
     assert err == ""
     assert seen == [
-        [{"usual": [30, 10]}, 0, {"live": 20, "cached": 10}, True],
-        [{"live": 20, "cached": 10, "tags of this process": 6}, True],
-        [{}, 0, {}, True],
-        [{"live": [8, 0], "usual": [30, 10]}, 0, {"live": 28, "cached": 10}, True],
-        [{"live": [8, 0]}, 0, {"live": 8}, True]]
+        [{"usual": [30, 10], **told_outside}, 0, {"live": 20, "cached": 10, **outside}, True],
+        [{"live": 20, "cached": 10, "tags of this process": 6, **outside}, True],
+        [told_outside, 0, outside, True],
+        [{"live": [8, 0], "usual": [30, 10], **told_outside}, 0,
+         {"live": 28, "cached": 10, **outside}, True],
+        [{"live": [8, 0], **told_outside}, 0, {"live": 8, **outside}, True]]
+
+
+def test_what_a_sleep_tells_of_the_context_is_the_context_alone(told):
+    seen, _ = told(TORCH + """
+take("live", 20 * MIB)
+tag = tidegate.tag("usual", backup="host", fill=False)
+seen = [ledger()]
+tag.memory._told_outside = -99.0
+tidegate.sleep()
+tag.memory.tenant.measure()
+tell(*seen, ledger())
+""", card="capacity=64MiB,context=2", **ON)
+    outside = {"context and libraries": [2, 0]}
+    assert seen[0][0] == {"usual": [20, 0], **outside}
+    assert seen[1] == [outside, 0]
+
+
+def test_a_cache_in_the_default_tag_is_given_to_who_asks(told):
+    """The driver has it when it is looked at, as from the runtime: also where fences take long."""
+    asker = """
+import tidegate
+from tidegate import devices, tenancy
+mine = tenancy.tenant(devices.device("cuda:0"))
+print(mine.ask(22 << 20))
+"""
+    seen, err = told(TORCH + f"""
+import subprocess
+take("live", 20 * MIB)
+take("cached", 12 * MIB)
+take("cached", 12 * MIB)
+tidegate.step()
+env = {{k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "TIDEGATE")}}
+asked = subprocess.run([sys.executable, "-c", {asker!r}], capture_output=True, text=True,
+                       env=env)
+from tidegate import watching
+watching._watch.ledger_at = -9.0
+tidegate.step()
+free_bytes, total = driver()
+receipt = tidegate.reclaim()
+tell(asked.stdout, (total - free_bytes) // MIB, rows()[-1][1], receipt.driver_bytes)
+""", card="capacity=64MiB,context=0,driver=12040", **ON)
+    assert seen == ["1\n", 20, {"usual": [20, 0]}, 0]
+    assert "a peer that asked" in err

@@ -244,6 +244,29 @@ START_TEST(a_block_is_found_by_its_beginning) {
 }
 END_TEST
 
+/* What waits for the GPU's work rests for ever on one that hangs. */
+START_TEST(what_nothing_uses_is_the_gpus_at_once) {
+    void *waits, *idle, *kept;
+    uint64_t free_bytes, total_bytes;
+
+    setenv("TIDEGATE_STANDIN", "capacity=64MiB,context=0,hang=1", 1);
+    waits = usual(0, 4 * MIB, "a");
+    idle = usual(0, 8 * MIB, "a");
+    kept = usual(0, 2 * MIB, "a");
+    ck_assert_ok(own(0)->ops->fill(own(0)->device, (uint64_t)(uintptr_t)waits, 1, 4 * MIB,
+                                   own(0)->queue));
+    ck_assert_ok(tg_process_free(waits));
+    ck_assert_ok(tg_process_free_idle(idle));
+    ck_assert_uint_eq(info_of(own(0), kept, "a").limbo_bytes, 4 * MIB);
+    ck_assert_uint_eq(info_of(own(0), kept, "a").device_bytes, 6 * MIB);
+    ck_assert_ok(own(0)->ops->memory(own(0)->device, &free_bytes, &total_bytes));
+    ck_assert_uint_eq(total_bytes - free_bytes, 6 * MIB);
+    ck_assert_int_eq(tg_process_free_idle(idle), -EINVAL);
+    ck_assert_int_eq(tg_process_free_idle(NULL), -EINVAL);
+    ck_assert_int_eq(tg_last_error()->status, 0);
+}
+END_TEST
+
 START_TEST(a_scope_on_the_gpu_goes_first) {
     struct tg_tag *tag;
 
@@ -319,7 +342,8 @@ START_TEST(a_child_has_none_of_them) {
               tg_memory_tag(parents, 0) == NULL &&
               tg_process_memory(1, &memory) == TG_EFORKED &&
               tg_process_alloc(&request, &block) == TG_EFORKED &&
-              tg_process_free(block) == TG_EFORKED ? 0 : 1);
+              tg_process_free(block) == TG_EFORKED &&
+              tg_process_free_idle(block) == TG_EFORKED ? 0 : 1);
     }
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert_int_eq(status, 0);
@@ -387,6 +411,7 @@ int main(void) {
     tcase_add_test(cases, without_scope_the_usual_tag_serves_or_none);
     tcase_add_test(cases, while_it_does_not_serve_no_tag_has_a_say);
     tcase_add_test(cases, a_block_is_found_by_its_beginning);
+    tcase_add_test(cases, what_nothing_uses_is_the_gpus_at_once);
     tcase_add_test(cases, a_scope_on_the_gpu_goes_first);
     tcase_add_test(cases, wrong_calls_are_told);
     tcase_add_test(cases, what_could_not_be_opened_is_not_tried_again);
