@@ -95,6 +95,14 @@ static int above_streams(int fd) {
     return higher;
 }
 
+int tg__forkguard_put(struct tg__forkguard *guard, int slot, int fd) {
+    int saved = errno, kept = above_streams(fd), rc = kept < 0 ? -errno : 0;
+
+    guard->fds[slot] = kept;
+    errno = saved;
+    return rc;
+}
+
 int tg__forkguard_open(struct tg__forkguard *guard, int slot, int at, const char *path, int flags) {
     int saved = errno, fd, rc;
 

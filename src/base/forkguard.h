@@ -28,6 +28,9 @@ void tg__forkguard_remove(struct tg__forkguard *guard);
 /* openat into a slot that is empty, with O_CLOEXEC; never descriptor 0, 1 or 2. 0 or -errno. */
 int tg__forkguard_open(struct tg__forkguard *guard, int slot, int at, const char *path, int flags);
 void tg__forkguard_close(struct tg__forkguard *guard, int slot);
+/* A descriptor that was made since tg__fork_hold, into a slot that is empty; never 0, 1 or 2. 0 or
+ * -errno: then it is closed. Before tg__fork_release. */
+int tg__forkguard_put(struct tg__forkguard *guard, int slot, int fd);
 
 /* Between the two no fork happens: for what is made in several steps and must not be inherited
  * half. A descriptor that stays goes into a slot of a guard that was added before; it may be stored

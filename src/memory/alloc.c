@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "memory/export.h"
 #include "memory/growth.h"
 
 struct making {
@@ -219,6 +220,10 @@ static int make_block(struct making *making) {
 }
 
 int tg_tag_alloc(struct tg_tag *tag, uint64_t size_bytes, void **block) {
+    return tg__tag_alloc(tag, size_bytes, 0, block);
+}
+
+int tg__tag_alloc(struct tg_tag *tag, uint64_t size_bytes, uint32_t flags, void **block) {
     struct tg_memory *memory = tag == NULL ? NULL : tag->memory;
     const struct tg_error before = *tg_last_error();
     struct making making = {.tag = tag};
@@ -240,6 +245,8 @@ int tg_tag_alloc(struct tg_tag *tag, uint64_t size_bytes, void **block) {
         errno = saved;
         return tg__fail_memory();
     }
+    if (!tag->params.packed)
+        making.block->flags = making.chunk->flags = flags;
     making.block->tag = tag;
     making.block->size_bytes = size_bytes;
     making.block->range.size_bytes = making.room_bytes;
@@ -288,9 +295,11 @@ static int free_locked(struct tg_memory *memory, uint64_t addr, struct tg_queue 
     if (queue != NULL && memory->ops->fence(memory->device, queue, &block->gate.fence) == -EINVAL)
         return -EINVAL;
     block->order = ++memory->frees;
-    if (!is_idle || tg__tag_is_moving(block->tag))
+    if (!is_idle || block->chunk != NULL || tg__tag_is_moving(block->tag))
         tg__gate_shut(memory, &block->gate, queue);
-    if (tg__tag_is_moving(block->tag))
+    if (block->chunk != NULL)
+        tg__export_free(block);
+    else if (tg__tag_is_moving(block->tag))
         block->is_freed = true;
     else
         tg__block_retire(block, number);

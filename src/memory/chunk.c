@@ -3,6 +3,7 @@
  * tried again later from where it stopped. */
 #include "memory/state.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -17,14 +18,28 @@ struct tg__chunk *tg__chunk_new(struct tg_tag *tag, struct tg__range range) {
     return chunk;
 }
 
-int tg__chunk_create(struct tg__chunk *chunk) {
+static int create_as(struct tg__chunk *chunk, uint32_t flags) {
     struct tg_memory *memory = chunk->tag->memory;
-    int rc = memory->ops->create(memory->device, chunk->range.size_bytes, chunk->flags,
-                                 &chunk->handle);
+    int rc = memory->ops->create(memory->device, chunk->range.size_bytes, flags, &chunk->handle);
 
+    chunk->is_exportable = rc == 0 && (flags & TG_CHUNK_EXPORTABLE) != 0;
     if (rc != 0)
         chunk->handle = 0;
     return rc;
+}
+
+/* A chunk that nobody may ever ask for is no reason to fail: a host device has a descriptor for
+ * each that is exportable, and a driver may refuse. */
+int tg__chunk_create(struct tg__chunk *chunk) {
+    uint32_t flags = chunk->flags & ~TG__CHUNK_OFFERED;
+    int rc;
+
+    if (flags == chunk->flags)
+        return create_as(chunk, flags);
+    rc = create_as(chunk, flags | TG_CHUNK_EXPORTABLE);
+    if (rc == 0 || rc == -ENOMEM || rc == TG_EBROKEN || tg__is_short(rc))
+        return rc;
+    return create_as(chunk, flags);
 }
 
 /* Devices that are to have access beside this one. */
@@ -49,8 +64,10 @@ int tg__chunk_access(struct tg__chunk *chunk) {
 int tg__chunks_access(struct tg_tag *tag) {
     int rc = 0;
 
-    for (size_t i = 0; i < tag->chunks.count; i++) {
-        int result = tg__chunk_access(tag->chunks.items[i]);
+    for (size_t i = 0; i < tag->chunks.count + tag->kept.count; i++) {
+        const struct tg__block *kept =
+            i < tag->chunks.count ? NULL : tag->kept.items[i - tag->chunks.count];
+        int result = tg__chunk_access(kept != NULL ? kept->chunk : tag->chunks.items[i]);
 
         rc = rc != 0 ? rc : result;
     }

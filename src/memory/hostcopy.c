@@ -14,7 +14,7 @@ static int find_copy(struct tg_memory *memory, uint64_t addr, const struct tg__b
         return tg__fail(-EINVAL, "no block of this memory begins at %#" PRIx64, addr);
     if (block->tag->params.backup != TG_BACKUP_HOST)
         return tg__fail(-ENODATA, "tag '%s' has no host backup", block->tag->name);
-    if (block->tag->state != TG_TAG_ASLEEP)
+    if (block->tag->state != TG_TAG_ASLEEP || block->chunk != NULL)
         return tg__fail(-ENODATA, "tag '%s' does not sleep: read the block itself",
                         block->tag->name);
     if (!block->tag->is_saved)

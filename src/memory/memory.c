@@ -11,6 +11,8 @@
 #include "base/numa.h"
 #include "base/threads.h"
 #include "device/device.h"
+#include "memory/export.h"
+#include "memory/import.h"
 
 /* A packed tag's smallest chunk: small against the device, no more than a few small blocks need. */
 #define LEAST_CHUNK_BYTES (UINT64_C(64) << 20)
@@ -18,6 +20,8 @@
 /* Host memory is touched, pinned and copied in steps of this size: below it pinning costs more by
  * the byte, above it the link waits longer for the first. */
 #define STEP_BYTES ((size_t)256 << 20)
+/* Another process may be late, and a program cannot wait for one that is stopped. */
+enum { OPEN_WAIT_MS = 10000 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -32,6 +36,7 @@ static int ask_device(struct tg_memory *memory) {
         rc = memory->ops->queue_open(memory->device, &memory->queue);
     if (rc != 0)
         return rc;
+    memory->can_export = (info.can & TG_DEVICE_EXPORT) != 0;
     memory->granule_bytes = info.granule_bytes;
     share_bytes = memory->total_bytes / LEAST_CHUNK_SHARE / info.granule_bytes *
                   info.granule_bytes;
@@ -54,6 +59,7 @@ int tg_memory_open(struct tg_device *device, struct tg_tenant *tenant, struct tg
     opened->ops = tg_device_ops(device);
     opened->tenant = tenant;
     opened->step_bytes = STEP_BYTES;
+    opened->open_wait_ms = OPEN_WAIT_MS;
     opened->handback.least_bytes = STEP_BYTES;
     opened->has_near = tg__numa_cpus("", tg__device_pci(device), &opened->near);
     opened->pid = getpid();
@@ -101,6 +107,8 @@ int tg__memory_done(struct tg_memory *memory, int status, const struct tg_error 
 void tg__memory_tidy(struct tg_memory *memory) {
     const struct tg_error before = *tg_last_error();
 
+    tg__exports_look(memory);
+    tg__imports_retry(memory);
     tg__limbo_look(memory);
     tg__chunks_retry(memory);
     tg__segments_retry(memory);
@@ -161,6 +169,7 @@ static void free_tag(struct tg_tag *tag) {
     for (size_t i = 0; i < tag->chunks.count; i++)
         free(tag->chunks.items[i]);
     tg__plots_free(&tag->blocks);
+    tg__plots_free(&tag->kept);
     tg__plots_free(&tag->chunks);
     tg__plots_free(&tag->fresh);
     tg__ranges_free(&tag->spans);
@@ -179,8 +188,11 @@ void tg_memory_close(struct tg_memory *memory) {
     tg_memory_wake_end(memory, 0);
     tg__handback_end(memory);
     pthread_mutex_lock(&memory->lock);
-    for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next)
+    for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next) {
+        tg__exports_drop(tag);
         retire_all(tag);
+    }
+    tg__imports_drop(memory);
     tg__pages_free(memory);
     tg__limbo_settle(memory, TG__CLOSE_MS);
     tg__memory_tidy(memory);

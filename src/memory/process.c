@@ -318,7 +318,10 @@ int tg_process_alloc(const struct tg_process_request *request, void **block) {
     rc = tg__process_choose(request, &tag);
     if (rc == 0 && tag == NULL)
         *block = NULL;
-    return rc != 0 || tag == NULL ? rc : tg_tag_alloc(tag, request->size_bytes, block);
+    if (rc != 0 || tag == NULL)
+        return rc;
+    return tg__tag_alloc(tag, request->size_bytes, tag->memory->can_export ? TG__CHUNK_OFFERED : 0,
+                         block);
 }
 
 int tg_process_free(void *block) {

@@ -4,12 +4,14 @@
 #include "memory/report.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/receipt.h"
+#include "memory/export.h"
 
 static bool free_now(struct tg_memory *memory, uint64_t *free_bytes) {
     uint64_t total_bytes;
@@ -37,10 +39,21 @@ void tg__report_mark(struct tg__report *report, uint64_t *phase_ns) {
     report->mark_ns = now;
 }
 
+/* One opener stands for all that have the block. */
+static void report_kept(struct tg_receipt *receipt, const struct tg__block *block) {
+    char name[sizeof receipt->items[0].name] = "stays: exported before";
+
+    if (block->leases != NULL)
+        snprintf(name, sizeof name, "stays: exported to pid %d", (int)block->leases->pid);
+    tg__receipt_add(receipt, name, block->range.size_bytes);
+}
+
 void tg__report_stays(struct tg__report *report, const struct tg_tag *chosen) {
     for (const struct tg_tag *tag = chosen; tag != NULL; tag = tag->next_chosen) {
         if (tag->held_bytes > 0)
             tg__receipt_add(report->receipt, "stays: shared", tag->held_bytes);
+        for (size_t i = 0; i < tag->kept.count; i++)
+            report_kept(report->receipt, tag->kept.items[i]);
         for (const struct tg__chunk *chunk = report->memory->leaving; chunk != NULL;
              chunk = chunk->next) {
             if (chunk->tag == tag && chunk->is_charged)

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/receipt.h"
+#include "memory/agent.h"
 #include "memory/report.h"
 
 /* It has something to give. */
@@ -288,6 +289,7 @@ static int sleep_named(struct tg__report *report, const char *names, const char 
         rc = tg__names_drop(memory, drop, chosen);
     if (rc != 0)
         return rc;
+    tg__agent_look();
     pthread_mutex_lock(&memory->lock);
     tg__memory_tidy(memory);
     tg__tags_keep(&chosen, is_wakeful);

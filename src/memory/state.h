@@ -72,6 +72,10 @@ struct tg__block {
     struct tg__page *page; /* NULL: the program has unmapped it while the tag was in motion */
     uint32_t flags;        /* of its chunk */
     uint64_t devices;      /* that have access beside this one */
+    /* That other processes may open (export.h), else 0 and NULL: */
+    uint64_t generation;
+    struct tg__lease *leases;
+    struct tg__chunk *chunk; /* of one that is kept: in tag->kept, and in no other table */
     /* In limbo: */
     struct tg__block *next;
     uint64_t order; /* of frees: whoever waited for a fence after it has settled all before */
@@ -85,6 +89,7 @@ struct tg__chunk {
     uint64_t home_addr; /* of one that repack made: where it belongs */
     struct tg__estate *estate; /* in which it is mapped; NULL: where our own are */
     uint32_t flags;            /* with which it is created */
+    bool is_exportable;        /* as it was created */
     uint64_t devices;          /* that have access beside this one, */
     uint64_t granted;          /* and to whom it was given, with peers */
     bool is_mapped;
@@ -110,6 +115,7 @@ struct tg_tag {
      * refused to map again what was unmapped already, all of them: content is in them still, and
      * the next sleep or wake completes one or the other. */
     struct tg__plots chunks;
+    struct tg__plots kept;    /* blocks that others have: no sleep touches them */
     uint64_t size_bytes;      /* of blocks, as asked */
     uint64_t chunk_bytes, limbo_bytes;
     uint64_t held_bytes; /* of the chunks: pages that never sleep */
@@ -154,6 +160,8 @@ struct tg_memory {
     cpu_set_t near; /* whose memory is the nearest to the device */
     pid_t pid;
     uint32_t number; /* of the memories of this process, in order of opening */
+    uint32_t open_wait_ms; /* for another process's memory */
+    bool can_export;
     _Atomic uint64_t peers; /* devices that have access to all chunks outside estates */
     atomic_bool is_broken;
     atomic_bool is_alone; /* no ledger, or no longer */
@@ -200,7 +208,8 @@ int tg__memory_free_idle(struct tg_memory *memory, void *block);
 /* ---- tag.c ----------------------------------------------------------------------------------- */
 
 bool tg__tag_is_moving(const struct tg_tag *tag);
-/* The tag in whose blocks addr lies, the block, and its number; NULL: none. With lock. */
+/* The block in which addr lies, and its number in the tag's table; NULL: none. One that is kept has
+ * a chunk, and no number. With lock. */
 struct tg__block *tg__tag_block(struct tg_memory *memory, uint64_t addr, size_t *number);
 /* Takes a freed block out of its tag: to limbo. With lock. */
 void tg__block_retire(struct tg__block *block, size_t number);
@@ -237,7 +246,15 @@ int tg__names_choose(struct tg_memory *memory, const char *names, struct tg_tag 
  * Errors: -EINVAL, -ENOENT. With turn. */
 int tg__names_drop(struct tg_memory *memory, const char *names, struct tg_tag *chosen);
 
+/* ---- alloc.c --------------------------------------------------------------------------------- */
+
+/* tg_tag_alloc, with flags for the chunk of a general tag's block. */
+int tg__tag_alloc(struct tg_tag *tag, uint64_t size_bytes, uint32_t flags, void **block);
+
 /* ---- chunk.c --------------------------------------------------------------------------------- */
+
+/* A flag of chunks: exportable if the device lets it. */
+#define TG__CHUNK_OFFERED (UINT32_C(1) << 16)
 
 struct tg__chunk *tg__chunk_new(struct tg_tag *tag, struct tg__range range);
 /* Creates and maps. On failure it is without a handle, or, where the device refuses that too, has

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "memory/checksum.h"
+#include "memory/export.h"
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -100,7 +101,7 @@ void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info) {
     pthread_mutex_lock(&memory->lock);
     *info = (struct tg_tag_info){
         .state = atomic_load(&memory->is_broken) ? TG_TAG_BROKEN : tag->state,
-        .block_count = tag->blocks.count,
+        .block_count = tag->blocks.count + tg__exports_live(tag),
         .size_bytes = tag->size_bytes,
         .device_bytes = tag->chunk_bytes,
         .host_bytes = tag->host_bytes,
@@ -115,8 +116,11 @@ void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info) {
 struct tg__block *tg__tag_block(struct tg_memory *memory, uint64_t addr, size_t *number) {
     struct tg__block *block = NULL;
 
-    for (struct tg_tag *tag = memory->tags; tag != NULL && block == NULL; tag = tag->next)
+    for (struct tg_tag *tag = memory->tags; tag != NULL && block == NULL; tag = tag->next) {
         block = tg__plots_find(&tag->blocks, addr, number);
+        if (block == NULL)
+            block = tg__plots_find(&tag->kept, addr, NULL);
+    }
     return block;
 }
 

@@ -29,7 +29,7 @@ static bool is_chosen(const struct trim *trim, const struct tg_tag *tag) {
 static bool is_trimmable(const struct trim *trim, const struct tg__block *block) {
     const struct tg_tag *tag = block->tag;
 
-    return !tag->params.packed && block->estate == NULL &&
+    return !tag->params.packed && block->estate == NULL && block->chunk == NULL &&
            (tag->state == TG_TAG_AWAKE || is_chosen(trim, tag));
 }
 

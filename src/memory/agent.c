@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One lock guards all that is here. It is held while messages are handled, which waits for nobody:
+ * whoever does not read his answer, or sends what is none, is let go. So the thread and a sleep may
+ * both handle them. Memories are asked with it held, never the other way round. */
+#include "memory/agent.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/forkguard.h"
+#include "base/log.h"
+#include "base/threads.h"
+#include "base/vec.h"
+#include "memory/export.h"
+#include "memory/scope.h"
+
+enum {
+    BACKLOG = 128,
+    STRANGERS = 64,      /* connections that have asked for nothing yet; more: the oldest goes */
+    MESSAGES = 256,      /* of one connection before the next one's turn */
+    STRANGER_MS = 10000, /* for so long one may say nothing */
+    RETRY_MS = 10,       /* what must wait for a sleep or a wake is tried again */
+    SHORT_MS = 100       /* where the process has no descriptor left */
+};
+
+enum { SOCKET = 0, CHUNK = 1 }; /* slots of a guard */
+
+struct connection {
+    struct connection *next; /* that came before */
+    struct tg__forkguard guard;
+    pid_t pid;
+    uint64_t since_ns;
+    struct tg__lease *leases; /* by `beside` */
+    struct tg__request waiting;
+    bool is_waiting; /* for its tag's motion to end */
+    bool is_known;   /* has had a lease */
+    bool is_over;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct tg__forkguard guard; /* SOCKET: where openers come */
+    struct connection *connections; /* the latest first */
+    struct tg__vec polled;          /* the thread's */
+    uint64_t given_ns;              /* the first token; 0: none, or somebody has opened one */
+    bool is_guarded, is_short;
+} agent = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Atomic pid_t owner;  /* 0: it does not run */
+static _Atomic uint64_t own; /* its number */
+
+uint64_t tg__agent_patience_ms = 30000;
+
+/* ---- leases ---------------------------------------------------------------------------------- */
+
+struct question {
+    const struct tg__token *token;
+    struct tg__lease *lease;
+    int *fd;
+};
+
+static int lend_in(struct tg_memory *memory, void *argument) {
+    struct question *question = argument;
+
+    return tg__export_lend(memory, question->token, question->lease, question->fd);
+}
+
+static int end_in(struct tg_memory *memory, void *argument) {
+    return tg__export_end(memory, argument);
+}
+
+/* A memory that is closed has forgotten it. */
+static void end_lease(struct tg__lease *lease) {
+    (void)!tg__scope_ask(end_in, lease);
+    free(lease);
+}
+
+static struct tg__lease **find_lease(struct connection *connection, uint64_t generation) {
+    struct tg__lease **at = &connection->leases;
+
+    while (*at != NULL && (*at)->generation != generation)
+        at = &(*at)->beside;
+    return at;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+/* False: it cannot be told, and is let go. */
+static bool reply(struct connection *connection, const struct tg__reply *reply, int fd) {
+    char room[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec part = {(void *)(uintptr_t)reply, sizeof *reply};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct cmsghdr *head = (struct cmsghdr *)room;
+
+    if (fd >= 0) {
+        message.msg_control = room;
+        message.msg_controllen = CMSG_LEN(sizeof fd);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    }
+    return sendmsg(connection->guard.fds[SOCKET], &message, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+           (ssize_t)sizeof *reply;
+}
+
+/* 0: it has it, and the descriptor for it is in the guard. */
+static int lend(struct connection *connection, const struct tg__token *token) {
+    struct tg__lease *lease;
+    int fd = -1, rc;
+
+    if (*find_lease(connection, token->generation) != NULL)
+        return -EEXIST;
+    lease = calloc(1, sizeof *lease);
+    if (lease == NULL)
+        return -ENOMEM;
+    lease->pid = connection->pid;
+    rc = tg__scope_ask(lend_in, &(struct question){token, lease, &fd});
+    if (rc != 0) {
+        free(lease);
+        return rc;
+    }
+    tg__fork_hold();
+    rc = tg__forkguard_put(&connection->guard, CHUNK, fd);
+    tg__fork_release();
+    if (rc != 0) {
+        end_lease(lease);
+        return rc;
+    }
+    lease->beside = connection->leases;
+    connection->leases = lease;
+    connection->is_known = true;
+    agent.given_ns = 0;
+    return 0;
+}
+
+/* Errors: -EAGAIN (later). */
+static int answer_open(struct connection *connection, const struct tg__token *token) {
+    int rc = token->agent == own ? lend(connection, token) : -ENOENT;
+    struct tg__reply answer = {.status = rc, .generation = token->generation,
+                               .size_bytes = token->size_bytes};
+
+    if (rc == -EAGAIN)
+        return rc;
+    if (!reply(connection, &answer, connection->guard.fds[CHUNK]))
+        connection->is_over = true;
+    tg__forkguard_close(&connection->guard, CHUNK);
+    return 0;
+}
+
+static void answer_close(struct connection *connection, const struct tg__token *token) {
+    struct tg__lease **at = find_lease(connection, token->generation), *lease = *at;
+
+    if (lease == NULL)
+        return;
+    *at = lease->beside;
+    end_lease(lease);
+}
+
+static void answer(struct connection *connection, const struct tg__request *request) {
+    if (!tg__token_is_whole(&request->token)) {
+        connection->is_over = true;
+    } else if (request->kind == TG__REQUEST_OPEN) {
+        connection->is_waiting = answer_open(connection, &request->token) == -EAGAIN;
+        connection->waiting = *request;
+    } else if (request->kind == TG__REQUEST_CLOSE) {
+        answer_close(connection, &request->token);
+    } else {
+        connection->is_over = true;
+    }
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static void read_messages(struct connection *connection) {
+    struct tg__request request;
+
+    if (connection->is_waiting)
+        connection->is_waiting = answer_open(connection, &connection->waiting.token) == -EAGAIN;
+    for (int i = 0; i < MESSAGES && !connection->is_waiting && !connection->is_over; i++) {
+        ssize_t length = recv(connection->guard.fds[SOCKET], &request, sizeof request,
+                              MSG_DONTWAIT | MSG_TRUNC);
+
+        if (length == (ssize_t)sizeof request)
+            answer(connection, &request);
+        else if (length >= 0 || errno == ECONNRESET)
+            connection->is_over = true;
+        else
+            return;
+    }
+}
+
+static void end_leases(struct connection *connection) {
+    while (connection->leases != NULL) {
+        struct tg__lease *lease = connection->leases;
+
+        connection->leases = lease->beside;
+        end_lease(lease);
+    }
+}
+
+static void let_go(struct connection *connection) {
+    end_leases(connection);
+    tg__forkguard_remove(&connection->guard);
+    free(connection);
+}
+
+static void look_at(struct connection *connection) {
+    struct pollfd socket = {.fd = connection->guard.fds[SOCKET]};
+
+    read_messages(connection);
+    if (connection->is_waiting && poll(&socket, 1, 0) > 0) /* it has gone */
+        connection->is_over = true;
+    if (!connection->is_known &&
+        tg__clock_ns() - connection->since_ns > STRANGER_MS * TG__NS_PER_MS)
+        connection->is_over = true;
+    if (connection->is_over)
+        end_leases(connection);
+}
+
+static void handle_all(void) {
+    for (struct connection *each = agent.connections; each != NULL; each = each->next) {
+        if (!each->is_over)
+            look_at(each);
+    }
+}
+
+/* By the thread alone, which may otherwise be waiting for one of them. */
+static void take_out_ended(void) {
+    struct connection **at = &agent.connections;
+
+    while (*at != NULL) {
+        struct connection *connection = *at;
+
+        if (connection->is_over) {
+            *at = connection->next;
+            let_go(connection);
+        } else {
+            at = &connection->next;
+        }
+    }
+}
+
+/* The oldest of those that have asked for nothing, if they are more than that. By the thread. */
+static bool drop_stranger(size_t allowed) {
+    struct connection **at = &agent.connections, **oldest = NULL, *dropped;
+    size_t count = 0;
+
+    for (; *at != NULL; at = &(*at)->next) {
+        if ((*at)->is_known || (*at)->is_waiting)
+            continue;
+        count++;
+        oldest = at;
+    }
+    if (count <= allowed)
+        return false;
+    dropped = *oldest;
+    *oldest = dropped->next;
+    let_go(dropped);
+    return true;
+}
+
+/* Whether an opener is there, and may be one. */
+static int accept_into(struct connection *connection) {
+    struct ucred peer;
+    socklen_t length = sizeof peer;
+    int fd, rc;
+
+    tg__fork_hold();
+    fd = accept4(agent.guard.fds[SOCKET], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    rc = fd >= 0 ? tg__forkguard_put(&connection->guard, SOCKET, fd) : -errno;
+    tg__fork_release();
+    if (rc != 0)
+        return rc;
+    if (getsockopt(connection->guard.fds[SOCKET], SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
+        return -errno;
+    connection->is_over = peer.uid != geteuid();
+    connection->pid = peer.pid;
+    connection->since_ns = tg__clock_ns();
+    return 0;
+}
+
+static int accept_one(void) {
+    struct connection *connection = calloc(1, sizeof *connection);
+    int rc;
+
+    if (connection == NULL)
+        return -ENOMEM;
+    rc = tg__forkguard_add(&connection->guard);
+    if (rc != 0) {
+        free(connection);
+        return rc;
+    }
+    rc = accept_into(connection);
+    if (rc != 0) {
+        let_go(connection);
+        return rc;
+    }
+    connection->next = agent.connections;
+    agent.connections = connection;
+    look_at(connection);
+    return 0;
+}
+
+/* Each is looked at when it comes, so who asks at once is no stranger when the next one comes. */
+static void accept_all(void) {
+    int rc = 0;
+
+    for (int i = 0; i < BACKLOG && rc == 0; i++) {
+        rc = accept_one();
+        if (rc == 0)
+            (void)drop_stranger(STRANGERS);
+    }
+    agent.is_short = rc != 0 && rc != -EAGAIN && rc != -ECONNABORTED && rc != -EINTR &&
+                     !drop_stranger(0);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static void warn_in_time(void) {
+    static atomic_flag has_warned = ATOMIC_FLAG_INIT;
+
+    if (agent.given_ns == 0 ||
+        tg__clock_ns() - agent.given_ns < tg__agent_patience_ms * TG__NS_PER_MS)
+        return;
+    agent.given_ns = 0;
+    tg__warn_once(&has_warned, "a handle of this process's memory was given out, and nobody has "
+                               "opened it: only programs under the preload can");
+}
+
+/* With lock. -1: for ever. */
+static int patience(void) {
+    uint64_t now = tg__clock_ns(), warns_ns;
+    int wait_ms = agent.is_short ? SHORT_MS : -1;
+
+    for (const struct connection *each = agent.connections; each != NULL; each = each->next) {
+        if (each->is_waiting)
+            return RETRY_MS;
+        if (!each->is_known)
+            wait_ms = wait_ms < 0 ? STRANGER_MS / 2 : wait_ms;
+    }
+    if (agent.given_ns == 0)
+        return wait_ms;
+    warns_ns = agent.given_ns + tg__agent_patience_ms * TG__NS_PER_MS;
+    warns_ns = warns_ns > now ? (warns_ns - now) / TG__NS_PER_MS + 1 : 1;
+    return wait_ms >= 0 && (uint64_t)wait_ms < warns_ns ? wait_ms : (int)warns_ns;
+}
+
+/* Where there is no memory for the list the rest is looked at in a while. */
+static void wait_for_news(void) {
+    struct pollfd *sockets;
+    size_t count = 0;
+    int wait_ms;
+
+    pthread_mutex_lock(&agent.lock);
+    wait_ms = patience();
+    for (const struct connection *each = agent.connections; each != NULL; each = each->next)
+        count++;
+    agent.polled.count = 0;
+    if (tg__vec_room(&agent.polled, count + 1) != 0) {
+        count = agent.polled.capacity > 0 ? agent.polled.capacity - 1 : 0;
+        wait_ms = RETRY_MS;
+    }
+    sockets = agent.polled.items;
+    for (const struct connection *each = agent.connections; each != NULL && count > 0;
+         each = each->next, count--)
+        sockets[agent.polled.count++] = (struct pollfd){
+            .fd = each->guard.fds[SOCKET], .events = each->is_waiting ? 0 : POLLIN};
+    if (!agent.is_short && agent.polled.count < agent.polled.capacity)
+        sockets[agent.polled.count++] =
+            (struct pollfd){.fd = agent.guard.fds[SOCKET], .events = POLLIN};
+    pthread_mutex_unlock(&agent.lock);
+    (void)poll(sockets, agent.polled.count, wait_ms);
+}
+
+static void *serve(void *unused) {
+    (void)unused;
+    for (;;) {
+        wait_for_news();
+        pthread_mutex_lock(&agent.lock);
+        handle_all();
+        accept_all();
+        take_out_ended();
+        warn_in_time();
+        pthread_mutex_unlock(&agent.lock);
+    }
+    return NULL;
+}
+
+/* ---- its beginning --------------------------------------------------------------------------- */
+
+static int listen_to(uint64_t id) {
+    struct sockaddr_un address;
+    socklen_t length = tg__token_address(id, &address);
+    int fd, rc;
+
+    tg__fork_hold();
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    rc = fd >= 0 ? tg__forkguard_put(&agent.guard, SOCKET, fd) : -errno;
+    tg__fork_release();
+    if (rc == 0 && (bind(agent.guard.fds[SOCKET], (struct sockaddr *)&address, length) != 0 ||
+                    listen(agent.guard.fds[SOCKET], BACKLOG) != 0))
+        rc = -errno;
+    return rc == 0 ? 0 : tg__fail(rc, "no agent can be started: no socket: %s", tg_error_text(rc));
+}
+
+static int start(void) {
+    uint64_t id;
+    pthread_t thread;
+    int rc = 0;
+
+    if (!agent.is_guarded)
+        rc = tg__forkguard_add(&agent.guard);
+    agent.is_guarded = rc == 0;
+    if (rc == 0 && getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id)
+        rc = tg__fail(-errno, "no agent can be started: no random number");
+    if (rc == 0)
+        rc = listen_to(id);
+    if (rc == 0) {
+        tg__vec_init(&agent.polled, sizeof(struct pollfd), NULL);
+        agent.given_ns = tg__clock_ns();
+        rc = -tg__thread_start(&thread, serve, NULL);
+        if (rc != 0)
+            rc = tg__fail(rc, "no agent can be started: no thread: %s", tg_error_text(rc));
+    }
+    if (rc != 0) {
+        tg__forkguard_close(&agent.guard, SOCKET);
+        return rc;
+    }
+    pthread_detach(thread);
+    own = id;
+    owner = getpid();
+    return 0;
+}
+
+int tg__agent_start(uint64_t *id) {
+    int rc = 0;
+
+    if (owner != 0 && owner != getpid())
+        return tg__fail(TG_EFORKED, "the agent is its parent's: a forked child has none");
+    pthread_mutex_lock(&agent.lock);
+    if (owner == 0)
+        rc = start();
+    pthread_mutex_unlock(&agent.lock);
+    if (rc == 0)
+        *id = own;
+    return rc;
+}
+
+bool tg__agent_is_own(uint64_t id) {
+    return owner != 0 && own == id;
+}
+
+void tg__agent_look(void) {
+    const struct tg_error before = *tg_last_error();
+
+    if (owner == 0 || owner != getpid())
+        return;
+    pthread_mutex_lock(&agent.lock);
+    handle_all();
+    pthread_mutex_unlock(&agent.lock);
+    tg__fail_as(&before);
+}
