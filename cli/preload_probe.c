@@ -12,13 +12,14 @@
 #include <string.h>
 
 #include <tidegate/error.h>
+#include <tidegate/ipc.h>
 #include <tidegate/process.h>
 
 #include "verb.h"
 
 #define MIB ((size_t)1 << 20)
 enum { NON_BLOCKING = 1, RELAXED = 2, SLEEP_MS = 20000, DRIVER_VERSION = 12000 };
-enum { OUT_OF_MEMORY = 2 };
+enum { OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201 };
 
 typedef void (*any_fn)(void);
 
@@ -157,6 +158,33 @@ static void try_memory(void) {
     was_ours = is_block(addr);
     tell_done(PRELOAD_CALL_alloc_small, code, was_ours);
     tell_done(PRELOAD_CALL_free_small, code == 0 ? release(addr) : code, was_ours);
+    (void)take_error();
+}
+
+/* Whose a handle is stands in it. No process opens its own: who says so knows it. */
+static void try_handles(void) {
+    struct handle {
+        char bytes[TG_IPC_TOKEN_BYTES];
+    } handle = {{0}};
+    bool is_ours;
+    void *addr, *opened;
+    int code;
+
+    if (tell_missing(PRELOAD_CALL_ipc_token) | tell_missing(PRELOAD_CALL_ipc_open) |
+        tell_missing(PRELOAD_CALL_ipc_close))
+        return;
+    code = alloc(2 * MIB, &addr);
+    if (code == 0)
+        code = CALLED("cudaIpcGetMemHandle", struct handle *, void *)(&handle, addr);
+    is_ours = memcmp(handle.bytes, TG_IPC_MAGIC, strlen(TG_IPC_MAGIC)) == 0;
+    tell_done(PRELOAD_CALL_ipc_token, code, is_ours);
+    code = CALLED("cudaIpcOpenMemHandle", void **, struct handle, unsigned)(&opened, handle, 1);
+    tell(PRELOAD_CALL_ipc_open, code == INVALID_CONTEXT && is_ours ? OUTCOME_OURS
+                                : code == INVALID_CONTEXT          ? OUTCOME_PASSED_ON
+                                                                   : OUTCOME_FAILED, code);
+    code = CALLED("cudaIpcCloseMemHandle", void *)(addr);
+    tell(PRELOAD_CALL_ipc_close, OUTCOME_PASSED_ON, code);
+    (void)release(addr);
     (void)take_error();
 }
 
@@ -353,6 +381,7 @@ int preload_probe(char **argv) {
         return EXIT_ANSWERED;
     tell_order();
     try_memory();
+    try_handles();
     try_errors();
     try_captures();
     try_entry(PRELOAD_CALL_entry, "cuMemCreate", false);

@@ -9,9 +9,7 @@ static bool is_captured(void) {
     return __atomic_load_n(&tg__captures, __ATOMIC_SEQ_CST) > 0;
 }
 
-/* As the runtime's own would, an allocation makes the device's context the thread's, and answers
- * what is wrong with it. Not in a capture: then there is a context. */
-static int make_context(const void *caller) {
+int tg__context_make(const void *caller) {
     tg__free_fn next = TG__NEXT(free);
 
     if (next == NULL || is_captured())
@@ -24,7 +22,7 @@ static bool answer(const struct tg__library *library, int status, void *block, c
                    int *result) {
     if (block == NULL && !tg__is_out_of_memory(status))
         return false;
-    *result = make_context(caller);
+    *result = tg__context_make(caller);
     if (*result != 0) {
         if (block != NULL)
             (void)!library->free(block);
@@ -72,9 +70,7 @@ int tg__hook_alloc(void **addr, size_t size_bytes) {
     return result;
 }
 
-/* As the runtime's own would, a free waits for the block's device, and answers what is wrong with
- * work that was given to it before. Not in a capture: then the block rests. True: all has ended. */
-static bool wait_for(int device, const void *caller, int *result) {
+bool tg__device_wait(int device, const void *caller, int *result) {
     tg__current_device_fn current_device = TG__NEXT(current_device);
     tg__set_device_fn set_device = TG__NEXT(set_device);
     tg__synchronize_fn synchronize = TG__NEXT(synchronize);
@@ -101,7 +97,7 @@ int tg__hook_free(void *addr) {
     int device, result;
 
     if (library != NULL && library->find(addr, &device) == 0) {
-        bool is_idle = wait_for(device, caller, &result);
+        bool is_idle = tg__device_wait(device, caller, &result);
 
         if ((is_idle ? library->free_idle(addr) : library->free(addr)) == 0)
             return result;

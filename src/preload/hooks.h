@@ -9,14 +9,24 @@
 #include <stddef.h>
 
 #include <tidegate/error.h>
+#include <tidegate/ipc.h>
 #include <tidegate/pages.h>
 #include <tidegate/process.h>
 
 /* The runtime's numbers that we answer or compare with. */
 enum {
+    TG__RUNTIME_INVALID_VALUE = 1,
     TG__RUNTIME_OUT_OF_MEMORY = 2,
     TG__RUNTIME_NOT_INITIALIZED = 3,
+    TG__RUNTIME_INVALID_CONTEXT = 201,
+    TG__RUNTIME_MAP_FAILED = 205,
+    TG__RUNTIME_INVALID_HANDLE = 400,
     TG__RUNTIME_PEER_IS_ENABLED = 704
+};
+
+/* The runtime's handle of memory for other processes, which it passes by value. */
+struct tg__ipc_handle {
+    unsigned char bytes[TG_IPC_TOKEN_BYTES];
 };
 
 /* ---- the table: hooks.def -------------------------------------------------------------------- */
@@ -76,7 +86,11 @@ const char *tg__mode_default_tag(void);
     CALL(page_create, tg_page_create)         \
     CALL(page_release, tg_page_release)       \
     CALL(page_map, tg_page_map)               \
-    CALL(page_hold, tg_page_hold)
+    CALL(page_hold, tg_page_hold)             \
+    CALL(ipc_token, tg_ipc_token)             \
+    CALL(ipc_open, tg_ipc_open)               \
+    CALL(ipc_close, tg_ipc_close)             \
+    CALL(ipc_find, tg_ipc_find)
 
 struct tg__library {
 #define TG__CALL(name, symbol) __typeof__(&symbol) name;
@@ -90,6 +104,8 @@ const struct tg__library *tg__library_opened(void);
  * scope has. NULL: nobody has, or it cannot be used, which a line on stderr says once. Keeps errno.
  */
 const struct tg__library *tg__library_open(void);
+/* The same where a call is ours whether a tag is named or not. */
+const struct tg__library *tg__library_need(void);
 /* Of the library's statuses: what a program understands as out of memory; */
 bool tg__is_out_of_memory(int status);
 /* and where it gets the same answer from the runtime or the driver. */
@@ -104,6 +120,16 @@ int tg__error_set(int result, const void *caller);
 
 /* Tells a library that has just been opened what peers were given before. */
 void tg__peers_tell(const struct tg__library *library);
+
+/* ---- allochook.c ----------------------------------------------------------------------------- */
+
+/* As the runtime's own calls that give memory, makes the device's context the thread's, and answers
+ * what is wrong with it. Not in a capture: then there is a context. */
+int tg__context_make(const void *caller);
+/* As the runtime's own calls that take memory back, waits for a device, and answers what is wrong
+ * with work that was given to it before. Not in a capture: then the memory rests. True: all has
+ * ended. */
+bool tg__device_wait(int device, const void *caller, int *result);
 
 /* ---- capture.c ------------------------------------------------------------------------------- */
 

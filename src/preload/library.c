@@ -177,9 +177,8 @@ const struct tg__library *tg__library_opened(void) {
     return atomic_load(&is_ready) ? &library : NULL;
 }
 
-const struct tg__library *tg__library_open(void) {
+static const struct tg__library *open_library(bool is_wanted) {
     const struct tg__library *opened = tg__library_opened();
-    bool is_wanted = tg__mode_default_tag() != NULL;
     int saved = errno;
 
     if (opened != NULL || atomic_load(&is_refused) || (!is_wanted && !may_be_loaded()))
@@ -187,6 +186,14 @@ const struct tg__library *tg__library_open(void) {
     opened = open_beside(is_wanted);
     errno = saved;
     return opened;
+}
+
+const struct tg__library *tg__library_open(void) {
+    return open_library(tg__mode_default_tag() != NULL);
+}
+
+const struct tg__library *tg__library_need(void) {
+    return open_library(true);
 }
 
 /* ---- what it answers ------------------------------------------------------------------------- */

@@ -33,6 +33,9 @@ CALLS = """\
       ours      cudaFree of a block of a tag
       passed on cudaMalloc of 512 KiB
       passed on cudaFree of the runtime's own
+      ours      cudaIpcGetMemHandle of a block of a tag
+      ours      cudaIpcOpenMemHandle of this process's own: 201
+      passed on cudaIpcCloseMemHandle of what was not opened: 1
       ours      cudaMalloc while the tag sleeps: 2
       ours      cudaPeekAtLastError after that: 2
       ours      cudaGetLastError after that: 2

@@ -67,6 +67,6 @@ def test_what_is_missing_is_found():
     assert said("limbo_test.c: f", "nolimbo_test.c: f") == ["7: no file nolimbo_test.c"]
     assert len(said("| 43 |", "| 44 |")) == 1
     assert said("| none yet | none yet |", "| none yet | host |") == [
-        "2: says nothing, or only half that there is no test"]
+        "39: says nothing, or only half that there is no test"]
     assert said("| stand-in |", "| somewhere |") == ["1: where is 'somewhere'"]
     assert said("| host |\n| 16", "| host | card |\n| 16") == ["15: 5 columns"]

@@ -2,6 +2,7 @@
 /* Errors stay with the thread until they are asked for; a success leaves them. The context is the
  * device's primary one, made at the first call that needs it and the thread's from then on. */
 #include "toycudart.h"
+#include "toyipc.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -213,6 +214,8 @@ int cudaMalloc(void **addr, size_t size_bytes) {
         result = driver.cuMemAlloc_v2(&made, size_bytes);
     if (result == 0)
         *addr = (void *)(uintptr_t)made;
+    if (result == 0 && made != 0)
+        toyipc_note(*addr, size_bytes);
     return fail(result);
 }
 
@@ -235,6 +238,8 @@ int cudaFree(void *addr) {
     toy_forget(addr);
     if (result == 0) /* a free waits, if only for nothing */
         result = addr != NULL ? free_anywhere(addr) : driver.cuCtxSynchronize();
+    if (result == 0 && addr != NULL)
+        toyipc_forget(addr);
     return fail(result);
 }
 

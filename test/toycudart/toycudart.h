@@ -13,12 +13,15 @@ enum {
     TOY_OUT_OF_MEMORY = 2,
     TOY_NOT_INITIALIZED = 3,
     TOY_INVALID_DEVICE = 101,
+    TOY_INVALID_CONTEXT = 201,
+    TOY_MAP_FAILED = 205,
+    TOY_INVALID_HANDLE = 400,
     TOY_PEER_IS_ENABLED = 704,
     TOY_PEER_IS_NOT_ENABLED = 705,
     TOY_CAPTURE_INVALIDATED = 901
 };
 
-enum { TOY_NON_BLOCKING = 1, TOY_GLOBAL = 0, TOY_RELAXED = 2 };
+enum { TOY_NON_BLOCKING = 1, TOY_GLOBAL = 0, TOY_RELAXED = 2, TOY_LAZY_PEERS = 1 };
 
 int cudaRuntimeGetVersion(int *version);
 int cudaGetDevice(int *device);
@@ -58,6 +61,14 @@ int cudaGetDriverEntryPointByVersion_ptsz(const char *symbol, void **function, u
                                           unsigned long long flags, int *status);
 int cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 int cudaDeviceDisablePeerAccess(int peer);
+
+typedef struct {
+    char reserved[64];
+} toyipc_handle;
+
+int cudaIpcGetMemHandle(toyipc_handle *handle, void *addr);
+int cudaIpcOpenMemHandle(void **addr, toyipc_handle handle, unsigned flags);
+int cudaIpcCloseMemHandle(void *addr);
 
 /* How many calls of cudaMalloc and of cudaFree, that of NULL left out, have come to this one. */
 void toyCalls(int *allocs, int *frees);

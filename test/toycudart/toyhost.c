@@ -22,6 +22,7 @@
 #include "toycudart.h"
 #include "toyexpand.h"
 #include "toypeers.h"
+#include "toyshare.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -352,7 +353,7 @@ static void *find(void *library, const char *name) {
 }
 
 /* As Python would: opens the library, and a scope around the program's own code. */
-static void do_scope(void) {
+static void in_scope(void (*act)(void)) {
     void *library = dlopen(getenv("TOYHOST_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
     struct tg_tag_params params = {.packed = getenv("TOYHOST_PACKED") != NULL};
     __typeof__(&tg_process_memory) process_memory;
@@ -375,8 +376,16 @@ static void do_scope(void) {
     results[1] = open(memory, "scoped", &params, &tag);
     results[2] = push(tag);
     printf("scope: %d %d %d\n", results[0], results[1], results[2]);
-    do_once();
+    act();
     printf("out of it: %d\n", pop());
+}
+
+static void do_scope(void) {
+    in_scope(do_once);
+}
+
+static void do_scope_give(void) {
+    in_scope(do_give_twice);
 }
 
 int host_do(const char *what) {
@@ -392,6 +401,10 @@ int host_do(const char *what) {
         {"repair", do_repair}, {"wait", do_wait}, {"lost", do_lost},
         {"expand", do_expand}, {"share", do_share}, {"peers", do_peers},
         {"asleep", do_asleep}, {"reach", do_reach}, {"reach_late", do_reach_late},
+        {"give", do_give}, {"givesmall", do_give_small},
+        {"line", do_wait_for_line}, {"look", do_look}, {"drop", do_drop}, {"take", do_take},
+        {"fill", do_fill}, {"leaveit", do_leave_it}, {"ipcerrors", do_ipc_errors},
+        {"ipcfork", do_ipc_fork}, {"scopegive", do_scope_give},
     };
 
     for (size_t i = 0; i < sizeof things / sizeof *things; i++) {
