@@ -220,6 +220,31 @@ def region(name: str, *, backup: str = "none", keep_host: bool = False,
 
 
 @contextlib.contextmanager
+def _left() -> Iterator[None]:
+    """Out of this thread's innermost route, whose pool a capture would use in place of its own."""
+    outer = _threads.routes[-1] if _threads.routes else None
+    if outer is not None:
+        outer.end()
+    try:
+        yield
+    finally:
+        if outer is not None and outer in _threads.routes:
+            outer.begin()
+
+
+@contextlib.contextmanager
+def scope(name: str, *, backup: str = "none", keep_host: bool = False) -> Iterator[tags.Tag]:
+    """What this thread takes from the CUDA runtime on the current card inside it belongs to the
+    tag, also what torch takes for a graph's pool: under the preload. Without it nothing does. Else
+    as region, and raises as it does."""
+    where = _card()
+    tag = tags.tag(name, backup=backup, device=f"cuda:{where.index}", keep_host=keep_host)
+    _check_awake(tag)
+    with _scoped(tag), _left():
+        yield tag
+
+
+@contextlib.contextmanager
 def outside(dispose: bool = True) -> Iterator[None]:
     """Ordinary memory inside a region: of the driver's own, which can be shared with other
     processes, and does not sleep. Outside of regions nothing changes. It has a pool of its own,
@@ -313,6 +338,7 @@ def tag_at(address: int) -> Optional[tags.Tag]:
 
 
 host_view = tags.host_view
+host_address = tags.host_address
 
 
 def _bytes_on(index: int) -> int:

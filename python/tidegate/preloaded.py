@@ -72,6 +72,20 @@ def usual_info(index: int) -> Optional[abi.tg_tag_info]:
     return info
 
 
+def acts() -> bool:
+    """Whether it gives memory from tags now."""
+    return modes.mode() == modes.ON and is_there()
+
+
+def path() -> Optional[str]:
+    """The object beside the library; None: it does not lie there."""
+    try:
+        found = os.path.dirname(os.path.realpath(library.path())) + _OBJECT
+    except errors.LibraryMissing:
+        return None
+    return found if os.access(found, os.R_OK) else None
+
+
 def follow() -> None:
     """In other modes than on no tag has a say in what is allocated; what is there stays. Where it
     was not on at the start there is nothing that could follow."""

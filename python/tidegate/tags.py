@@ -423,12 +423,8 @@ def place(address: int) -> Optional[Place]:
     return None
 
 
-def host_view(address: int, size_bytes: int) -> memoryview:
-    """The host copy of size_bytes at an address in a sleeping block, not copied: it is lent until
-    the tag wakes or the block is freed, and reading it later ends the process.
-
-    Raises BadValue (no block holds these bytes); TidegateError where there is no copy now: the tag
-    is awake, or has no backup."""
+def host_address(address: int, size_bytes: int) -> int:
+    """Where the bytes of host_view lie, which says the rest."""
     checks.check_bytes("size_bytes", size_bytes, "bytes to read")
     found = place(address)
     if found is None or address + size_bytes > found.address + found.size_bytes:
@@ -437,7 +433,16 @@ def host_view(address: int, size_bytes: int) -> memoryview:
     copy, size = c_void_p(), c_uint64()
     library.call("tg_memory_hostcopy", found.tag.memory.handle, found.address, byref(copy),
                  byref(size))
-    first = (copy.value or 0) + address - found.address
+    return (copy.value or 0) + address - found.address
+
+
+def host_view(address: int, size_bytes: int) -> memoryview:
+    """The host copy of size_bytes at an address in a sleeping block, not copied: it is lent until
+    the tag wakes or the block is freed, and reading it later ends the process.
+
+    Raises BadValue (no block holds these bytes); TidegateError where there is no copy now: the tag
+    is awake, or has no backup."""
+    first = host_address(address, size_bytes)
     return memoryview((ctypes.c_uint8 * size_bytes).from_address(first)).cast("B").toreadonly()
 
 

@@ -2,7 +2,9 @@
 """torch_memory_saver's stand-in over the driver that stands in. torch is pool_world's."""
 
 import ast
+import os
 import pathlib
+import subprocess
 import zipfile
 
 import pytest
@@ -209,7 +211,7 @@ seen.append(symbols.tms_get_interesting_region())
 with saver.disable():
     pass
 print(json.dumps([before, seen, plain, state(inside), pools.is_inside(),
-                  told(lambda: symbols.tms_pause), told(lambda: symbols.
+                  told(lambda: symbols.tms_torch_malloc), told(lambda: symbols.
                   tms_set_interesting_region(True)),
                   told(lambda: module.utils.get_binary_path_from_package("x"))]))
 """) == [True, [True, False, True, False], 0, "awake", False, "NoPreload", "BadValue", "NoPreload"]
@@ -220,15 +222,207 @@ def test_what_is_not_there_says_so(tell):
 def enter(**settings):
     with saver.region("a", **settings):
         pass
+symbols = module._Symbols()
 print(json.dumps([told(lambda: enter(enable_disk_backup=True)),
                   told(lambda: enter(cpu_backup_backend="mmap")),
                   told(lambda: enter(enable_cpu_backup=True, cpu_backup_backend="tape")),
                   told(lambda: saver.cuda_graph(None)), told(lambda: saver.hook_mode),
+                  told(lambda: symbols.tms_set_enable_disk_backup(True)),
+                  told(lambda: symbols.tms_set_disk_backup_dir(b"/tmp")),
+                  told(lambda: symbols.tms_set_retain_cpu_backup(True)),
+                  told(lambda: symbols.tms_set_cpu_backup_backend(b"tape")),
+                  symbols.tms_get_enable_disk_backup(), symbols.tms_get_retain_cpu_backup(),
                   told(lambda: setattr(saver, "hook_mode", "torch")),
                   told(lambda: saver.memory_margin_bytes),
                   told(lambda: setattr(saver, "retain_cpu_backup", True)), saver.enabled]))
-""") == ["NotImplementedError", "BadValue", "BadValue", "NotImplementedError", "AttributeError",
-         "nothing", "NotImplementedError", "NotImplementedError", True]
+""") == ["NotImplementedError", "BadValue", "BadValue", "NoPreload", "AttributeError",
+         "NotImplementedError", "NotImplementedError", "NotImplementedError", "BadValue", False,
+         False, "nothing", "NotImplementedError", "NotImplementedError", True]
+
+
+def test_the_symbols_speak_of_the_region(tell):
+    """And inside it its tag is not theirs to change."""
+    assert tell("""
+symbols = module._Symbols()
+def settings():
+    return [symbols.tms_get_current_tag().decode(), symbols.tms_get_enable_cpu_backup(),
+            symbols.tms_get_cpu_backup_backend().decode()]
+seen = [settings()]
+symbols.tms_set_current_tag(b"outer"), symbols.tms_set_enable_cpu_backup(True)
+symbols.tms_set_cpu_backup_backend(b"mmap")
+seen.append(settings())
+with saver.region("inner"):
+    seen.append(settings())
+    refused = [told(lambda: symbols.tms_set_current_tag(b"x")),
+               told(lambda: symbols.tms_set_enable_cpu_backup(True))]
+seen.append(settings())
+print(json.dumps([seen, refused, told(lambda: symbols.tms_set_current_tag(5))]))
+""") == [[["default", False, "pinned"], ["outer", True, "mmap"], ["inner", False, "pinned"],
+          ["outer", True, "mmap"]], ["BadValue", "BadValue"], "BadValue"]
+
+
+def test_the_symbols_pause_and_resume(tell):
+    assert tell("""
+symbols = module._Symbols()
+with saver.region("weights", enable_cpu_backup=True):
+    kept = world.Tensor(2 * MIB)
+memset(kept.data_ptr(), 9, 2 * MIB)
+awake = symbols.tms_get_cpu_backup_pointer(kept.data_ptr(), 4)
+done = [symbols.tms_pause(b"nobody"), state(kept), symbols.tms_pause(b"weights"), state(kept)]
+copy = string_at(symbols.tms_get_cpu_backup_pointer(kept.data_ptr() + MIB, 3), 3)
+done += [symbols.tms_resume(None), state(kept)]
+print(json.dumps([awake, done, list(copy),
+                  told(lambda: symbols.tms_get_cpu_backup_pointer(4096, 1))]))
+""") == [None, [0, "awake", 0, "asleep", 0, "awake"], [9, 9, 9], "BadValue"]
+
+
+# ---- under the preload: what the thread takes from the runtime itself ----------------------------
+
+BUILD = pathlib.Path(os.environ["TIDEGATE_LIBRARY"]).parents[1]
+PRELOAD = BUILD / "src" / "libtidegate-preload.so"
+# A module of the program, which takes 8 MiB from the runtime, and gives it back.
+MODULE = """
+int cudaMalloc(void **addr, unsigned long size_bytes);
+int cudaFree(void *addr);
+void *take(void) { void *addr = 0; return cudaMalloc(&addr, 8 << 20) == 0 ? addr : 0; }
+int give(void *addr) { return cudaFree(addr); }
+"""
+
+
+@pytest.fixture
+def preloaded(tell, preloadable, tmp_path):
+    """tell under the preload, with take() and give() of a program's own module, and graphs whose
+    capture takes memory as torch's does."""
+    runtime = BUILD / "test" / "toycudart" / "libcudart.so.12"
+    source = tmp_path / "own.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", source, "-x", "c", "-",
+                    "-x", "none", runtime, f"-Wl,-rpath,{runtime.parent}"],
+                   input=MODULE, text=True, check=True)
+    begin = f"""
+import contextlib, ctypes, os
+own = ctypes.CDLL({str(source)!r})
+own.take.restype = ctypes.c_void_p
+own.give.argtypes = [ctypes.c_void_p]
+symbols = module._Symbols()
+graphs = []
+@contextlib.contextmanager
+def graph(**how):
+    graphs.append(how)
+    yield
+torch.cuda.graph = graph
+def of(address):
+    tag = pools.tag_at(address)
+    return None if tag is None else tag.name
+"""
+    return lambda code, **env: tell(begin + code, LD_PRELOAD=str(PRELOAD),
+                                    **{"TIDEGATE": "on", **env})
+
+
+def test_a_graphs_memory_can_be_paused(preloaded):
+    """Its arguments are torch's; a region that it is in has no part in it."""
+    assert preloaded("""
+with saver.region("weights"):
+    with saver.cuda_graph("graph", pool="pool", tag="cuda_graph", enable_cpu_backup=True):
+        address, inside = own.take(), len(world._threads.pools)
+    after = len(world._threads.pools)
+memset(address, 7, 8 * MIB)
+before = driver_used()
+saver.pause("cuda_graph")
+paused = driver_used()
+saver.resume()
+same = string_at(address, 8 * MIB) == bytes([7]) * (8 * MIB)
+print(json.dumps([of(address), inside, after, before - paused, same, graphs, own.give(address),
+                  of(own.take())]))
+""") == ["cuda_graph.kept", 0, 1, 8, True, [
+        {"cuda_graph": "graph", "pool": "pool", "stream": None, "capture_error_mode": "global"}],
+        0, None]
+
+
+def test_a_region_has_what_the_thread_takes_from_the_runtime(preloaded):
+    assert preloaded("""
+with saver.region("weights"):
+    inside, tensor = own.take(), world.Tensor(2 * MIB)
+outside = own.take()
+print(json.dumps([of(inside), of(tensor.data_ptr()), of(outside)]))
+""") == ["weights", "weights", None]
+
+
+def test_the_symbols_make_a_scope(preloaded):
+    """As programs of the preload mode do that have no region."""
+    assert preloaded("""
+taken = [own.take()]
+symbols.tms_set_current_tag(b"direct")
+symbols.tms_set_interesting_region(True)
+on = symbols.tms_get_interesting_region()
+taken.append(own.take())
+symbols.tms_set_enable_cpu_backup(True)
+taken.append(own.take())
+symbols.tms_set_interesting_region(False)
+taken.append(own.take())
+memset(taken[2], 5, 8 * MIB)
+saver.pause("direct")
+asleep = [pools.tag_at(address).info().state for address in taken[1:3]]
+saver.resume("direct")
+print(json.dumps([on, symbols.tms_get_interesting_region(), [of(one) for one in taken], asleep,
+                  string_at(taken[2], 8 * MIB) == bytes([5]) * 8 * MIB]))
+""") == [True, False, [None, "direct", "direct.kept", None], ["asleep", "asleep"], True]
+
+
+def test_without_the_mode_a_graph_is_refused(preloaded):
+    assert preloaded("""
+print(json.dumps([told(lambda: saver.cuda_graph("graph", tag="cuda_graph")), graphs]))
+""", TIDEGATE="observe") == ["NoPreload", []]
+
+
+def test_a_whole_program_is_not_taken_for_paused(tell):
+    assert tell("""
+seen = [told(saver.pause), told(saver.resume)]
+with saver.region("weights"):
+    kept = world.Tensor(2 * MIB)
+print(json.dumps([seen, told(lambda: saver.pause("weights")), state(kept)]))
+""", TMS_INIT_ENABLE="1") == [["NoPreload", "nothing"], "nothing", "asleep"]
+    assert tell("print(json.dumps(told(saver.pause)))", TMS_INIT_ENABLE="0") == "nothing"
+
+
+def test_a_whole_program_is_paused_under_a_default_tag(preloaded):
+    """Where the original's variable asks for it."""
+    code = """
+address = own.take()
+memset(address, 3, 8 * MIB)
+own.read = of(address)
+before = driver_used()
+saver.pause("other"), saver.pause("default")
+paused = before - driver_used()
+saver.pause(), saver.resume()
+print(json.dumps([own.read, paused, string_at(address, 8 * MIB) == bytes([3]) * 8 * MIB]))
+"""
+    assert preloaded(code, TIDEGATE_DEFAULT_TAG="whole", TMS_INIT_ENABLE="1") == ["whole", 8, True]
+    assert preloaded(code, TIDEGATE_DEFAULT_TAG="whole") == ["whole", 0, True]
+
+
+def test_subprocesses_have_the_preload(tell, preloadable):
+    """In front of what is there, once, and not in other modes."""
+    code = """
+import os
+seen = []
+for before in (None, "", "/a.so:/b.so", "/x/libtidegate-preload.so"):
+    os.environ.pop("LD_PRELOAD", None)
+    if before is not None:
+        os.environ["LD_PRELOAD"] = before
+    with module.configure_subprocess():
+        seen.append(os.environ.get("LD_PRELOAD"))
+    seen.append(os.environ.get("LD_PRELOAD") == before)
+print(json.dumps(seen))
+"""
+    assert tell(code, TIDEGATE="on") == [
+        str(PRELOAD), True, str(PRELOAD), True, f"{PRELOAD}:/a.so:/b.so", True,
+        "/x/libtidegate-preload.so", True]
+    assert tell(code) == [None, True, "", True, "/a.so:/b.so", True, "/x/libtidegate-preload.so",
+                          True]
+    assert tell("""
+path = module.get_binary_path_from_package("torch_memory_saver_hook_mode_preload")
+print(json.dumps([str(path), b"TMS_INIT_ENABLE_DISK_BACKUP" in path.read_bytes()]))
+""") == [str(PRELOAD), False]
 
 
 def test_the_name_is_taken_on_request(tell):
