@@ -20,7 +20,7 @@ _Static_assert(offsetof(struct tg__device_slot, copies) ==
 
 uint64_t tg__ledger_format(void) {
     const uint64_t numbers[] = {
-        1, /* what the numbers mean; counted up when that changes and no size does */
+        2, /* what the numbers mean; counted up when that changes and no size does */
         sizeof(struct tg__ledger_body),
         sizeof(struct tg__slot),
         sizeof(struct tg__tenant_row),

@@ -63,7 +63,7 @@ struct tg__device_slot {
     _Atomic uint32_t is_used;
     _Atomic uint32_t change;      /* a waiter sleeps on it; grows when memory may have come free */
     _Atomic uint32_t has_waiters; /* set by waiters, cleared by who wakes them */
-    uint32_t unused;
+    _Atomic uint32_t deaths;      /* grows by each that left bytes, before it is written down */
     _Atomic uint64_t created_bytes; /* grows by all that is committed: see admit.h */
     struct tg__record record;
     struct tg__device_row copies[2];

@@ -22,6 +22,9 @@ enum { GRANTED = 1, TRY_SETTLED, TRY_AGAIN };
 /* So often the driver is asked anew since others commit meanwhile. */
 enum { ASK_AGAIN = 3 };
 
+/* And so often in all: more tenants than there are do not die in between. */
+enum { TRIES_MAX = TG_LEDGER_TENANTS + ASK_AGAIN };
+
 static int check_share(const struct tg_share *share) {
     if (!tg__ledger_is_name(share->tag, TG_TAG_NAME_BYTES))
         return tg__fail(-EINVAL, "a tag's name is 1 to %d printable ASCII characters",
@@ -246,8 +249,13 @@ static int decide_and_act(struct tg_tenant *tenant, const struct tg__ask *ask, b
     struct tg__admit_output answer;
     int rc;
 
-    if (must_settle && tg__ledger_settle(tenant->ledger, tenant->row.device, driver))
-        return TRY_AGAIN; /* with the driver's figures from after the death */
+    if (must_settle)
+        tg__ledger_settle(tenant->ledger, tenant->row.device, driver);
+    /* Whoever noted it. What the dead had created, and not committed, is in no older figure, and
+     * its orphans may have ceased to count while this process did not run. */
+    if (atomic_load_explicit(&tenant->device->deaths, memory_order_acquire) !=
+        driver->deaths_before)
+        return TRY_AGAIN;
     pthread_mutex_lock(&tenant->own);
     rc = decide(tenant, ask, &answer);
     if (rc == 0 && !must_settle &&
@@ -290,6 +298,7 @@ static int lock_with_figures(struct tg_tenant *tenant, uint64_t lock_by_ns,
 
     driver->created_before = atomic_load_explicit(&tenant->device->created_bytes,
                                                   memory_order_acquire);
+    driver->deaths_before = atomic_load_explicit(&tenant->device->deaths, memory_order_acquire);
     driver->asked_ns = tg__clock_ns();
     rc = tenant->gauge.ask(tenant->gauge.argument, &driver->free_bytes, &driver->total_bytes);
     if (rc < 0)
@@ -324,13 +333,15 @@ static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask,
     return unlock_with(tenant, rc);
 }
 
-/* GRANTED; 0: it waits now; or an error. Each further try takes a new death. */
+/* GRANTED; 0: it waits now; or an error. Each further try takes a new death, or garbage. */
 static int try_once(struct tg_tenant *tenant, const struct tg__ask *ask) {
     int rc, tries = 0;
 
     do {
         rc = try_with_figures(tenant, ask, tries++ < ASK_AGAIN);
-    } while (rc == TRY_AGAIN);
+    } while (rc == TRY_AGAIN && tries < TRIES_MAX);
+    if (rc == TRY_AGAIN)
+        return tg__fail(TG_EMOTION, "tenants died through %d tries to reserve", tries);
     return rc;
 }
 

@@ -13,13 +13,15 @@ static uint64_t last_unattributed(const struct tg__ledger_body *body, uint32_t d
 
 /* The death is written down: its bytes are orphans from now on, its host copies and its wait are
  * gone. A slot without bytes becomes free at once, and leaves no orphans. */
-static bool note_death(struct tg_ledger *ledger, struct tg__slot *slot,
+static void note_death(struct tg_ledger *ledger, struct tg__slot *slot,
                        struct tg__tenant_row *row) {
     if (tg__row_held(row) == 0) {
         tg__shm_store32(&slot->ticket, 0);
         tg__device_wake(&ledger->body->devices[row->device]);
-        return false;
+        return;
     }
+    /* Before the row: who looks with an older figure of the driver's then asks anew. */
+    tg__shm_add32(&ledger->body->devices[row->device].deaths, 1);
     row->state = TG__ROW_DEAD;
     row->is_waiting = 0;
     row->wait_bytes = 0;
@@ -30,7 +32,6 @@ static bool note_death(struct tg_ledger *ledger, struct tg__slot *slot,
         row->tags[i].host_reserved_bytes = row->tags[i].host_touched_bytes = 0;
     }
     tg__row_publish(slot, row);
-    return true;
 }
 
 /* Used of the device, and not by the living; what was committed since the driver was asked may be
@@ -68,9 +69,7 @@ static void settle_orphan(struct tg_ledger *ledger, struct tg__slot *slot,
     tg__device_wake(&ledger->body->devices[row->device]);
 }
 
-bool tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg__driver *driver) {
-    bool has_new = false;
-
+void tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg__driver *driver) {
     for (uint32_t i = 0; i < TG_LEDGER_TENANTS; i++) {
         struct tg__slot *slot = &ledger->body->slots[i];
         uint32_t ticket = atomic_load_explicit(&slot->ticket, memory_order_acquire);
@@ -82,9 +81,8 @@ bool tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg
             continue;
         is_here = driver != NULL && row.device == index;
         if (row.state != TG__ROW_DEAD)
-            has_new |= note_death(ledger, slot, &row);
+            note_death(ledger, slot, &row);
         else
             settle_orphan(ledger, slot, &row, is_here ? driver : NULL);
     }
-    return has_new;
 }

@@ -36,6 +36,7 @@ struct tg__driver {
     uint64_t total_bytes, free_bytes;
     uint64_t created_before; /* the device's created_bytes when it was asked; */
     uint64_t created_bytes;  /* grown by so much since */
+    uint32_t deaths_before;  /* the device's deaths when it was asked */
     bool may_be_asked_again; /* if that alone is why a request does not fit */
 };
 
@@ -52,9 +53,9 @@ struct tg__survey {
 /* Under the file's lock: settles the dead. Slots of dead tickets that held bytes become orphans of
  * their device; those that held none, and orphans that no longer count, become free. For the
  * device `index` by the driver's figures in `driver`; elsewhere (driver NULL) by time alone. Each
- * step is one store, and is done by the next one if this process dies before it. True: there are
- * new orphans, of which the driver's figures know nothing. */
-bool tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg__driver *driver);
+ * step is one store, and is done by the next one if this process dies before it. Of new orphans
+ * the driver's figures know nothing: the device's `deaths` says that there are some. */
+void tg__ledger_settle(struct tg_ledger *ledger, uint32_t index, const struct tg__driver *driver);
 
 /* The tag's row, made if there is none; NULL: no place. Under own. */
 struct tg__tag_row *tg__tenant_tag(struct tg_tenant *tenant, const char *tag);

@@ -113,6 +113,59 @@ START_TEST(after_two_seconds_the_card_alone_decides) {
 }
 END_TEST
 
+/* ---- a death that others noted --------------------------------------------------------------- */
+
+/* Reserves, and says so; its memory is the test's to make. */
+static int reserve_and_wait(int in, int out, void *argument) {
+    struct tg_tenant *tenant = join(open_ledger(), card, "mortal");
+
+    (void)argument;
+    tell(out, (unsigned)tg_tenant_reserve(tenant, "reserved", 60 * GIB, 0));
+    hear(in);
+    return 0;
+}
+
+struct pause {
+    struct tg_tenant *witness;
+    struct child mortal;
+    int asked_count;
+};
+
+/* Between the driver's answer and the use that is made of it: the mortal creates what it had
+ * reserved, others see that as nobody's, it dies without having committed it, and they settle. */
+static int ask_and_pause(void *argument, uint64_t *free_bytes, uint64_t *total_bytes) {
+    struct pause *pause = argument;
+    int status = ask_card(card, free_bytes, total_bytes);
+
+    if (pause->asked_count++ > 0)
+        return status;
+    atomic_store(&card->used_bytes[1], 60 * GIB);
+    ck_ok(tg_tenant_measure(pause->witness));
+    kill_and_finish(&pause->mortal);
+    ck_assert_int_eq(tg_tenant_reserve(pause->witness, "a", 50 * GIB, 0), TG_ENOFIT);
+    return status;
+}
+
+START_TEST(a_figure_from_before_a_death_grants_nothing) {
+    struct tg_ledger *ledger = open_ledger(), *others = open_ledger();
+    struct pause pause = {.witness = join(others, card, "witness")};
+    struct tg_tenant_params params = on_card(card, "late");
+    struct tg_tenant *late = NULL;
+
+    params.gauge = (struct tg_gauge){ask_and_pause, &pause};
+    ck_ok(tg_ledger_join(ledger, &params, &late));
+    pause.mortal = start(reserve_and_wait, NULL);
+    ck_assert_int_eq((int)hear(pause.mortal.in), 0);
+    ck_assert_int_eq(tg_tenant_reserve(late, "a", 40 * GIB + 1, 0), TG_ENOFIT);
+    ck_assert_int_gt(pause.asked_count, 1);
+    ck_ok(tg_tenant_reserve(late, "a", 40 * GIB, 0));
+    tg_tenant_leave(late);
+    tg_tenant_leave(pause.witness);
+    tg_ledger_close(others);
+    tg_ledger_close(ledger);
+}
+END_TEST
+
 static int wait_for_all(int in, int out, void *argument) {
     struct tg_tenant *tenant = join(open_ledger(), card, argument);
 
@@ -334,6 +387,7 @@ int main(void) {
     tcase_add_test(cases, what_was_only_reserved_comes_back_at_once);
     tcase_add_test(cases, host_bytes_go_with_their_tenant);
     tcase_add_test(cases, after_two_seconds_the_card_alone_decides);
+    tcase_add_test(cases, a_figure_from_before_a_death_grants_nothing);
     tcase_add_test(cases, a_dead_waiter_holds_nobody_up);
     tcase_add_test(cases, a_death_at_any_store_is_mended);
     tcase_add_test(cases, a_hundred_deaths_at_random);

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
-#include "ledger/layout.h"
+#include "ledger/tenant.h"
 #include "suite.h"
 #include "tenants.h"
 
@@ -175,6 +175,29 @@ START_TEST(a_row_of_garbage_poisons) {
 }
 END_TEST
 
+/* Deaths without end are garbage, and no reason to ask the driver without end. */
+static int ask_and_count_deaths(void *argument, uint64_t *free_bytes, uint64_t *total_bytes) {
+    struct tg_tenant *tenant = *(struct tg_tenant **)argument;
+
+    atomic_fetch_add(&tenant->device->deaths, 1);
+    return ask_card(card, free_bytes, total_bytes);
+}
+
+START_TEST(deaths_without_end_end_a_request) {
+    struct tg_ledger *ledger = open_ledger();
+    struct tg_tenant *tenant = NULL;
+    struct tg_tenant_params params = on_card(card, "one");
+
+    params.gauge = (struct tg_gauge){ask_and_count_deaths, &tenant};
+    ck_ok(tg_ledger_join(ledger, &params, &tenant));
+    ck_assert_int_eq(tg_tenant_reserve(tenant, "a", GIB, 0), TG_EMOTION);
+    ck_assert_int_eq(tg_tenant_reserve(tenant, "a", GIB, 1), TG_EMOTION);
+    ck_assert_uint_eq(look_at(ledger, "one")->is_waiting, 0);
+    tg_tenant_leave(tenant);
+    tg_ledger_close(ledger);
+}
+END_TEST
+
 int main(void) {
     TCase *cases = tcase_create("ledgergarbage");
 
@@ -182,5 +205,6 @@ int main(void) {
     tcase_add_checked_fixture(cases, set_up, tear_down);
     tcase_add_loop_test(cases, garbage_is_survived, 0, ROUNDS);
     tcase_add_test(cases, a_row_of_garbage_poisons);
+    tcase_add_test(cases, deaths_without_end_end_a_request);
     return suite_run("ledgergarbage", cases);
 }
