@@ -10,7 +10,8 @@ BENCH = # options of bench/run, such as --quick
 python = .cache/venv/bin/python
 data = test/data
 
-.PHONY: help all run check check-verl check-engines check-san soak bench fuzz wheel install clean
+.PHONY: help all run check check-verl check-engines check-san soak bench fuzz model wheel install \
+    clean
 
 all:
 	@tools/setup build
@@ -28,6 +29,7 @@ help:
 	@echo 'make bench      speed and memory, beside what they must reach'
 	@echo '                (of a device: tidegate bench)'
 	@echo 'make fuzz       fuzz the reader for FUZZ_SECONDS ($(FUZZ_SECONDS))'
+	@echo 'make model      spin searches the ledger'\''s protocol, whole and without each guard'
 	@echo 'make wheel      the wheel, in dist/'
 	@echo 'make install    into PREFIX ($(PREFIX)); DESTDIR is heeded'
 	@echo 'make clean      remove what was built; downloads and environments stay'
@@ -94,6 +96,10 @@ fuzz:
 	$(BUILD)-fuzz/test/fuzz/fuzz_snapshot .cache/fuzz test/fuzz/corpus \
 	    -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=1 \
 	    -dict=test/fuzz/snapshot.dict -print_final_stats=1 -artifact_prefix=$(BUILD)-fuzz/
+
+model:
+	@tools/setup model
+	@test/model/run
 
 wheel:
 	@tools/setup wheel
