@@ -58,7 +58,7 @@ static struct {
 static _Atomic pid_t owner;  /* 0: it does not run */
 static _Atomic uint64_t own; /* its number */
 
-uint64_t tg__agent_patience_ms = 30000;
+_Atomic uint64_t tg__agent_patience_ms = 30000;
 
 /* ---- leases ---------------------------------------------------------------------------------- */
 

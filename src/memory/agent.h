@@ -17,6 +17,6 @@ bool tg__agent_is_own(uint64_t id);
  * this process. With none of the memory's locks but its turn. */
 void tg__agent_look(void);
 /* When nobody has opened anything for so long since the first token, that is said once. */
-extern uint64_t tg__agent_patience_ms;
+extern _Atomic uint64_t tg__agent_patience_ms;
 
 #endif
