@@ -159,10 +159,10 @@ struct tg_range {
 /* Gives back ranges of blocks whose content nobody wants, for who knows what is free in a block:
  * the whole granules in them go to the driver, fault when they are touched, and stay the block's.
  * What else is in their chunks is moved, by the same rules as in tg_memory_repack, and in a quiet
- * section like it. ranges: in order of address, each inside a block. Those in packed tags, in tags
- * that are not awake, and in pages that the program maps itself are left alone: "stays: cannot be
- * trimmed". A trimmed block can be freed, and be trimmed further; a sleep saves what is left of it,
- * and the wake brings it back whole.
+ * section like it. ranges: in order of address, each inside a block; with none the call only tells
+ * whether a capture is open. Those in packed tags, in tags that are not awake, and in pages that
+ * the program maps itself are left alone: "stays: cannot be trimmed". A trimmed block can be freed,
+ * and be trimmed further; a sleep saves what is left of it, and the wake brings it back whole.
  *
  * The receipt: gained_bytes what was given back, copied_bytes what was moved. Errors: -EINVAL (out
  * of order, or not inside a block: nothing has changed), those of tg_memory_repack. */

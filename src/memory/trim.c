@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/receipt.h"
+#include "device/captures.h"
 #include "memory/move.h"
 
 struct trim {
@@ -124,6 +125,8 @@ static int trim_ranges(struct tg__report *report, struct trim *trim, uint32_t wa
 
     if (trim->memory->is_tried)
         return tg__fail(-EALREADY, "a wake of this memory waits for its end");
+    if (tg__captures_are_open())
+        return tg__fail(TG_ECAPTURE, "work of this process is being captured");
     rc = each_range(trim, look_at);
     if (rc == 0 && trim->left_bytes > 0)
         tg__receipt_add(report->receipt, "stays: cannot be trimmed", trim->left_bytes);

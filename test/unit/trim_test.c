@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <tidegate/process.h>
+
 #include "../api/tested_device.h"
 #include "memory/page.h"
 #include "memory_world.h"
@@ -437,6 +439,23 @@ START_TEST(work_is_waited_for_and_else_nothing_changes) {
 }
 END_TEST
 
+/* Known before anything is asked of the device, which would end the capture. */
+START_TEST(a_capture_is_told_and_not_harmed) {
+    static int captures = 1;
+    struct tg_range range = piece(4, 16);
+
+    tg_process_captures(&captures);
+    tg__spy_clear(world.spy);
+    ck_assert_int_eq(tg_memory_trim(world.memory, &range, 1, 1000, NULL), TG_ECAPTURE);
+    ck_assert_int_eq(tg_memory_trim(world.memory, NULL, 0, 1000, NULL), TG_ECAPTURE);
+    ck_assert_uint_eq(world_calls(&world, TG__OP_fence), 0);
+    captures = 0;
+    ck_assert_ok(tg_memory_trim(world.memory, &range, 1, 1000, NULL));
+    tg_process_captures(NULL);
+    check_books(4, 0);
+}
+END_TEST
+
 /* ---- beside others --------------------------------------------------------------------------- */
 
 static const struct tg_device_ops *real;
@@ -621,6 +640,7 @@ int main(void) {
     tcase_add_test(tcase, a_refill_that_lacks_memory_changes_nothing);
     tcase_add_test(tcase, without_room_a_chunk_stays);
     tcase_add_test(tcase, work_is_waited_for_and_else_nothing_changes);
+    tcase_add_test(tcase, a_capture_is_told_and_not_harmed);
     tcase_add_test(tcase, what_is_freed_meanwhile_goes_afterwards);
     tcase_add_test(tcase, a_block_that_goes_before_the_tags_are_still_is_an_error);
     tcase_add_loop_test(tcase, where_small_chunks_are_not_mapped_the_large_one_is, 0, 2);
