@@ -48,6 +48,7 @@ def _in_torch(where: card.Card, now: torch_sources.Figures, is_fresh: bool) -> L
         if not found:
             return items + [Item("pinned by a live neighbour", now.split), Item("cached", now.idle)]
         returnable, pool, pinned = torch_sources.cached(found)
+        pinned += torch_sources.plugged_rest(where)
         _blocks[where.index] = (now, (returnable, pool, pinned))
     return items + [Item("pinned by a live neighbour", pinned), Item("live pool", pool),
                     Item("cached", returnable)]

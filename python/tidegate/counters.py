@@ -45,7 +45,9 @@ class Counters:
         reserved = now["reserved_bytes"]["all"]["current"]
         idle = (reserved - now["active_bytes"]["all"]["current"]
                 - now["inactive_split_bytes"]["all"]["current"])
-        return now["allocated_bytes"]["all"]["current"], reserved, idle
+        allocated = (now["allocated_bytes"]["all"]["current"]
+                     - torch_sources.plugged_bytes(self.device))
+        return allocated, reserved, idle
 
     def driver(self) -> Tuple[int, int]:
         """(free, total) bytes of the device."""
@@ -63,7 +65,8 @@ class Counters:
 
     def segments(self, snapshot: Dict[str, Any]) -> List[Dict[str, Any]]:
         """Those of this device."""
-        return [one for one in snapshot["segments"] if one.get("device", 0) == self.device]
+        return torch_sources.without_plugs(self.device, [
+            one for one in snapshot["segments"] if one.get("device", 0) == self.device])
 
     # ---- history
 

@@ -21,7 +21,7 @@ import time
 import weakref
 from ctypes import byref, c_uint64, c_void_p
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 from . import (abi, card, checks, devices, errors, library, preloaded, shortage, tenancy,
                torch_sources)
@@ -313,6 +313,10 @@ def _there(operation: str, names: Names) -> Optional[Memory]:
     return memory
 
 
+def _wait_ms(timeout: Optional[float]) -> int:
+    return _WAIT_MOST_MS if timeout is None else min(math.ceil(timeout * 1000), _WAIT_MOST_MS)
+
+
 def _move(operation: str, names: Names, timeout: Optional[float], drop: Names = ()) -> Receipt:
     checks.check_seconds("timeout", timeout)
     memory = _there(operation, names)
@@ -325,9 +329,8 @@ def _move(operation: str, names: Names, timeout: Optional[float], drop: Names = 
         function = "tg_memory_sleep_drop"
         named.append(_listed(_names(memory, drop)) or None)
     receipt = abi.tg_receipt()
-    wait_ms = _WAIT_MOST_MS if timeout is None else min(math.ceil(timeout * 1000), _WAIT_MOST_MS)
     try:
-        library.call(function, memory.handle, *named, wait_ms, byref(receipt))
+        library.call(function, memory.handle, *named, _wait_ms(timeout), byref(receipt))
     except errors.TidegateWouldNotFit as problem:
         asleep = all(memory.tags[name].info().state == "asleep" for name in wanted)
         raise _told(problem, memory, f"{operation} {', '.join(wanted)}", receipt.asked_bytes,
@@ -380,6 +383,42 @@ def repack(tags: Names = None, *, timeout: Optional[float] = 10.0) -> Receipt:
 
     Raises UnknownTag, Busy, DeviceFailed; each chunk is moved whole or not at all."""
     return _move("repack", tags, timeout)
+
+
+def memory_on(index: int) -> Optional[Memory]:
+    """What this process has on a GPU; None: nothing."""
+    memory = _current()
+    return memory if memory is not None and memory.device.index == index else None
+
+
+def trim_ranges(memory: Memory, ranges: List[Tuple[int, int]], timeout: Optional[float]) -> Receipt:
+    """Gives back the granules in these ranges (address, size) of blocks: tg_memory_trim."""
+    table = (abi.tg_range * len(ranges))(*(abi.tg_range(*one) for one in ranges))
+    receipt = abi.tg_receipt()
+    library.call("tg_memory_trim", memory.handle, table, len(ranges), _wait_ms(timeout),
+                 byref(receipt))
+    return _receipt("trim", receipt)
+
+
+def refill_ranges(memory: Memory, timeout: Optional[float]) -> Receipt:
+    """Takes back all of them, or none: tg_memory_refill."""
+    receipt = abi.tg_receipt()
+    try:
+        library.call("tg_memory_refill", memory.handle, _wait_ms(timeout), byref(receipt))
+    except errors.TidegateWouldNotFit as problem:
+        raise _told(problem, memory, "a refill", receipt.asked_bytes,
+                    "All that was trimmed stays so.") from None
+    return _receipt("refill", receipt)
+
+
+def has_trimmed(memory: Memory) -> bool:
+    """Whether anything is to be refilled."""
+    info = abi.tg_tag_info()
+    for one in list(memory.tags.values()):
+        library.call("tg_tag_info", one.handle, byref(info))
+        if info.trimmed_bytes > 0:
+            return True
+    return False
 
 
 def chosen(names: Names) -> List[str]:

@@ -43,6 +43,33 @@ def leave_to_tags(tagged_bytes: Callable[[int], int], is_tagged: Callable[[int],
     _tagged_bytes, _is_tagged = tagged_bytes, is_tagged
 
 
+# Pieces that are allocated only so that torch does not hand them out, by address, on a card: told
+# by `trimming`, once there are any. They are nobody's memory, and partly none at all.
+_plugs: Callable[[int], Dict[int, int]] = lambda index: {}
+
+
+def leave_out_plugs(plugs: Callable[[int], Dict[int, int]]) -> None:
+    """From now on figures and segments leave out what this tells."""
+    global _plugs
+    _plugs = plugs
+
+
+def plugged_bytes(index: int) -> int:
+    """What torch counts as allocated on a card, and is nobody's."""
+    return sum(_plugs(index).values())
+
+
+def plugged_rest(card: Card) -> int:
+    """What of the plugs is still on the card, in granules with something live."""
+    return max(0, plugged_bytes(card.index) - _trimmed_bytes(card))
+
+
+def _trimmed_bytes(card: Card) -> int:
+    """What of torch's memory is not on the card, though its tag is awake."""
+    info = preloaded.usual_info(card.index)
+    return 0 if info is None or info.state == abi.TAG_ASLEEP else int(info.trimmed_bytes)
+
+
 def figures(card: Card) -> Figures:
     """Read from the allocator, about 30 µs. All zero where it does not tell (pluggable ones). Of
     what lies in tags only free pieces are not told from live ones: all of it is taken off live. Of
@@ -57,7 +84,8 @@ def figures(card: Card) -> Figures:
         return _NOTHING
     pending, tagged = max(0, active - live), _tagged_bytes(card.index)
     reserved, live = max(0, reserved - tagged), max(0, live - tagged)
-    reserved = max(0, reserved - asleep_bytes(card))
+    reserved = max(0, reserved - asleep_bytes(card) - _trimmed_bytes(card))
+    live, split = max(0, live - plugged_bytes(card.index)), split + plugged_rest(card)
     live = min(live, reserved)
     pending = min(pending, reserved - live)
     split = min(split, reserved - live - pending)
@@ -77,7 +105,7 @@ def in_default_tag(card: Card, size_bytes: int) -> int:
     info = preloaded.usual_info(card.index)
     if info is None or info.state == abi.TAG_ASLEEP:
         return 0
-    return min(size_bytes, int(info.size_bytes))
+    return min(size_bytes, int(info.size_bytes - info.trimmed_bytes))
 
 
 class Look(NamedTuple):
@@ -210,7 +238,28 @@ def segments_without_events(card: Card) -> List[Dict[str, Any]]:
 
 
 def _on(card: Card, found: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    return [segment for segment in found if segment["device"] == card.index]
+    return without_plugs(card.index, [one for one in found if one["device"] == card.index])
+
+
+def without_plugs(index: int, found: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """The segments of a card, in which plugs are neither live nor free."""
+    plugs = _plugs(index)
+    for segment in found if plugs else []:
+        for block in segment["blocks"]:
+            if block.get("address") in plugs:
+                block["state"] = "plug"
+    return found
+
+
+def segments_to_trim(card: Card) -> List[Dict[str, Any]]:
+    """Those in which torch serves everybody from what is free, and cannot give it back itself."""
+    found = segments_without_events(card) or segments(card)
+    return [one for one in found if not _is_of_pool(one) and not one.get("is_expandable")]
+
+
+def reserved_bytes(card: Card) -> int:
+    """What torch itself counts, and holds against its limit."""
+    return int(card.torch._C._cuda_memoryStats(card.index)["reserved_bytes"]["all"]["current"])
 
 
 def _whole_handles(segment: Dict[str, Any]) -> int:

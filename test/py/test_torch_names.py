@@ -13,14 +13,15 @@ PRIVATE = {"_cuda_memoryStats", "_cuda_hasPrimaryContext", "_cuda_isHistoryEnabl
            "_cuda_clearCublasWorkspaces", "_host_emptyCache",
            "_cuda_attach_out_of_memory_observer"}
 PUBLIC = {"is_initialized", "_is_in_bad_fork", "current_device", "mem_get_info", "empty_cache",
-          "ipc_collect", "is_current_stream_capturing", "memory_snapshot"}
+          "ipc_collect", "is_current_stream_capturing", "memory_snapshot", "synchronize", "memory",
+          "caching_allocator_alloc", "caching_allocator_delete"}
 
 
 def named():
     """Names behind torch._C and torch.cuda in what reclaims and accounts, as its source has
     them."""
     found = {"_C": set(), "cuda": set()}
-    for name in ("card", "torch_sources", "oom_account"):
+    for name in ("card", "torch_sources", "oom_account", "trimming"):
         tree = ast.parse((ROOT / "python" / "tidegate" / f"{name}.py").read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) \
