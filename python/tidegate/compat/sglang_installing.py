@@ -53,7 +53,8 @@ class Saver:
 class Package:
     """What the adapter calls of the package itself."""
 
-    configure_subprocess = staticmethod(torch_memory_saver.configure_subprocess)
+    # SGLang's regions are pools of torch's, which need nothing preloaded.
+    configure_subprocess = staticmethod(contextlib.nullcontext)
 
 
 # Not names of the module: what is bound to ours in one is put back when the mode becomes off.
