@@ -166,12 +166,13 @@ static void try_handles(void) {
     struct handle {
         char bytes[TG_IPC_TOKEN_BYTES];
     } handle = {{0}};
-    bool is_ours;
+    bool is_missing = tell_missing(PRELOAD_CALL_ipc_token), is_ours;
     void *addr, *opened;
     int code;
 
-    if (tell_missing(PRELOAD_CALL_ipc_token) | tell_missing(PRELOAD_CALL_ipc_open) |
-        tell_missing(PRELOAD_CALL_ipc_close))
+    is_missing |= tell_missing(PRELOAD_CALL_ipc_open);
+    is_missing |= tell_missing(PRELOAD_CALL_ipc_close);
+    if (is_missing)
         return;
     code = alloc(2 * MIB, &addr);
     if (code == 0)
