@@ -72,9 +72,8 @@ class Trim:
     def take_back(self, timeout: Optional[float]) -> Receipt:
         """All of it, or nothing changes. Then the plugs are torch's again."""
         receipt = tags.refill_ranges(self.memory, timeout)
-        while self.plugs:
-            self.card.torch.cuda.caching_allocator_delete(self.plugs[-1].address)
-            self.plugs.pop()
+        while self.plugs:  # forgotten first: freed twice it could be a tensor's, after Ctrl-C
+            self.card.torch.cuda.caching_allocator_delete(self.plugs.pop().address)
         return receipt
 
 

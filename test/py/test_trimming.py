@@ -227,6 +227,26 @@ tell({item.item: item.size_bytes // MIB for item in account.items()}, states)
     assert seen[1] == ["active_allocated", "plug", "active_allocated", "plug"]
 
 
+def test_ctrl_c_in_a_refill_frees_no_plug_twice(trimmed):
+    """By then it may be a tensor's memory. The next refill goes on where that one was."""
+    seen = trimmed("""
+import ctrl_c
+wrong, after, came = [], 1, True
+while came:
+    tidegate.trim()
+    came = ctrl_c.interrupted(tidegate.refill, after, trimming)
+    reused = [world.tensor(7 * MIB, 9)]
+    tidegate.refill()
+    if world.raw or not world.holds(first, last, *reused) or free() > 108:
+        wrong.append(after)
+    world.drop(*reused)
+    world.card.empty_cache()
+    after += 1
+tell(wrong, after > 10, free())
+""")
+    assert seen == [[], True, 108]
+
+
 # ---- where there is nothing to trim --------------------------------------------------------------
 
 @pytest.mark.parametrize("env", [{"TIDEGATE": "on"}, {"TIDEGATE": "off",
