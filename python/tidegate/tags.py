@@ -237,6 +237,7 @@ def _current() -> Optional[Memory]:
 
 
 def _split(names: Names) -> List[Any]:
+    """Each that was named, to be looked at more than once: an iterator cannot."""
     if isinstance(names, str):
         return names.split(",")
     return list(names) if isinstance(names, Iterable) else [names]
@@ -289,7 +290,7 @@ def _listed(names: Iterable[str]) -> bytes:
     return ",".join(names).encode()
 
 
-def _check_one_device(operation: str) -> None:
+def check_one_device(operation: str) -> None:
     """The preload serves a program on all of its GPUs; here it would be put to sleep on one."""
     uris = {f"cuda:{number}" for number in preloaded.gpus()}
     if _memory is not None:
@@ -304,8 +305,8 @@ def _there(operation: str, names: Names) -> Optional[Memory]:
     """The process's memory; None: it has none, and none was named but the default tag, in which
     there is nothing then."""
     library.functions()
-    if names is None or _memory is None:
-        _check_one_device(operation)
+    if names is None or _memory is None or preloaded.default_tag() in _split(names):
+        check_one_device(operation)
     memory = _current()
     if memory is None and names is not None and _split(names) != [preloaded.default_tag()]:
         raise errors.UnknownTag(0, f"this process has no tags, so none to {operation}: "
@@ -319,6 +320,7 @@ def _wait_ms(timeout: Optional[float]) -> int:
 
 def _move(operation: str, names: Names, timeout: Optional[float], drop: Names = ()) -> Receipt:
     checks.check_seconds("timeout", timeout)
+    names = None if names is None else _split(names)
     memory = _there(operation, names)
     if memory is None:
         return Receipt("done", 0, operation=operation)
@@ -358,6 +360,7 @@ def prepare(tags: Names = None) -> Receipt:
     after that sleep gives it back, unless the tag has keep_host.
 
     Raises UnknownTag, HostMemory, DeviceFailed, BadValue; nothing has changed then."""
+    tags = None if tags is None else _split(tags)
     memory = _there("prepare", tags)
     if memory is None:
         return Receipt("done", 0, operation="prepare")

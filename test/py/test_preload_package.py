@@ -430,13 +430,28 @@ other = malloc(4 * MIB)
 problems = [told(tidegate.BadValue, tidegate.sleep),
             told(tidegate.BadValue, lambda: tidegate.sleep("usual"))]
 own = tidegate.tag("own", device="cuda:1").alloc(2 * MIB)
-problems.append(told(tidegate.BadValue, tidegate.wake))
-tell(*problems, tidegate.sleep("usual,own").gained_bytes // MIB, len(rows()))
+problems += [told(tidegate.BadValue, tidegate.wake),
+             told(tidegate.BadValue, lambda: tidegate.sleep("usual")),
+             told(tidegate.BadValue, lambda: tidegate.sleep(["own", "usual"]))]
+tell(*problems, tidegate.sleep("own").gained_bytes // MIB, len(rows()))
 """, **ON)
     assert seen[:2] == [seen[0]] * 2 and seen[0].startswith(
         "this process has memory on cuda:0 and cuda:1, and tidegate.sleep acts on one device")
     assert "tidegate.wake acts on one device" in seen[2]
-    assert seen[3:] == [6, 2]
+    assert seen[3:5] == [seen[0]] * 2  # also where Python has opened one of them
+    assert seen[5:] == [2, 2]
+
+
+def test_names_may_come_from_an_iterator(told):
+    """Which gives each once, while they are looked at more often."""
+    seen, _ = told("""
+block = malloc(4 * MIB, 3)
+moved = [call(iter(["usual"])).tags[0].size_bytes // MIB
+         for call in (tidegate.sleep, tidegate.wake) * 2]
+tidegate.prepare(iter(["usual"]))
+tell(moved, holds(block, 4 * MIB, 3))
+""", **ON)
+    assert seen == [[4] * 4, True]
 
 
 # ---- torch's memory is counted once --------------------------------------------------------------

@@ -247,6 +247,16 @@ tell(wrong, after > 10, free())
     assert seen == [[], True, 108]
 
 
+def test_a_program_on_two_gpus_is_told_that_nothing_can_be_trimmed(trimmed):
+    seen = trimmed("""
+program.cudaSetDevice(1)
+other = malloc(4 * MIB)
+tell(told(tidegate.BadValue, tidegate.trim), world.log, world.raw)
+""", card="capacity=128MiB,context=0,devices=2")
+    assert seen[0].startswith("this process has memory on cuda:0 and cuda:1, and tidegate.trim")
+    assert seen[1:] == [[], {}]
+
+
 # ---- where there is nothing to trim --------------------------------------------------------------
 
 @pytest.mark.parametrize("env", [{"TIDEGATE": "on"}, {"TIDEGATE": "off",
