@@ -3,6 +3,7 @@
  */
 #include "doctor_preload.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "loaded.h"
 #include "object_file.h"
 #include "run_preload.h"
+#include "stop_signal.h"
 #include "verb.h"
 
 #define TAG "doctor"
@@ -134,7 +136,9 @@ static int answer(struct doctor *doctor, const struct doctor_preload_params *par
     int status = EXIT_ANSWERED;
 
     if (!load(doctor, params, loaded, &status))
-        return status;
+        return stop_signal_came() ? EXIT_INTERRUPTED : status;
+    if (stop_signal_came())
+        return EXIT_INTERRUPTED;
     if (params->command == NULL)
         status = EXIT_ANSWERED;
     report->runtimes = calloc(PRELOAD_RUNTIMES_MOST, sizeof *report->runtimes);
@@ -143,6 +147,8 @@ static int answer(struct doctor *doctor, const struct doctor_preload_params *par
         return EXIT_WRONG;
     }
     try_all(params, loaded, report);
+    if (stop_signal_came())
+        return EXIT_INTERRUPTED;
     judge(params, status, report);
     if (!params->json) {
         doctor_preload_text_print(report);
@@ -162,6 +168,8 @@ int doctor_preload(struct doctor *doctor, const struct doctor_preload_params *pa
         say("%s", doctor->scratch_why.text);
         return EXIT_WRONG;
     }
+    signal(SIGCHLD, SIG_DFL); /* where our caller ignores it, nobody tells how a child ended */
+    stop_signal_catch_first();
     if (!run_preload_path(report.preload) || !run_preload_hand_on(NULL))
         return EXIT_WRONG;
     status = answer(doctor, params, &loaded, &report);

@@ -13,6 +13,7 @@
 
 #include "doctor_preload.h"
 #include "monotonic.h"
+#include "stop_signal.h"
 
 enum { TRY_MS = 120000, SAID_BYTES = 1 << 18 };
 
@@ -50,13 +51,13 @@ const char *preload_outcome_text(enum preload_outcome outcome) {
 
 /* ---- the child ------------------------------------------------------------------------------- */
 
-/* What does not fit is read and lost. False: it takes too long. */
+/* What does not fit is read and lost. False: it takes too long, or the verb is stopped. */
 static bool read_all(int fd, char *said) {
     uint64_t deadline_ns = monotonic_ns() + UINT64_C(1000000) * TRY_MS;
     size_t length = 0;
     char rest[4096];
 
-    while (monotonic_ns() < deadline_ns) {
+    while (monotonic_ns() < deadline_ns && !stop_signal_came()) {
         struct pollfd wanted = {.fd = fd, .events = POLLIN};
         bool fits = length < SAID_BYTES - 1;
         ssize_t got;

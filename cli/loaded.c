@@ -7,13 +7,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "stop_signal.h"
 #include "verb.h"
 
 #define FILE_STEM "loads"
@@ -140,6 +143,21 @@ static bool take_files(const char *folder, struct loaded *loaded) {
     return is_good;
 }
 
+/* What stops the verb is handed on, once: it may not have reached the command. Looks now and then,
+ * since a signal may come just before a wait for the end would begin. */
+static int wait_for(pid_t pid) {
+    const struct timespec while_it_runs = {.tv_nsec = 20L * 1000 * 1000};
+    bool is_told = false;
+    int end = 0;
+
+    while (waitpid(pid, &end, WNOHANG) == 0) {
+        if (stop_signal_came() && !is_told)
+            is_told = kill(pid, SIGTERM) == 0;
+        nanosleep(&while_it_runs, NULL);
+    }
+    return WIFSIGNALED(end) ? EXIT_SIGNALLED + WTERMSIG(end) : WEXITSTATUS(end);
+}
+
 /* Its output is not the answer's. */
 static int start(char *const *argv, pid_t *pid) {
     posix_spawn_file_actions_t actions;
@@ -166,7 +184,7 @@ static int start(char *const *argv, pid_t *pid) {
 
 static int run(char *const *argv, const char *output, int *status) {
     pid_t pid = -1;
-    int error, end;
+    int error;
 
     if (setenv("LD_DEBUG", "files", 1) != 0 || setenv("LD_DEBUG_OUTPUT", output, 1) != 0)
         return ENOMEM;
@@ -175,9 +193,7 @@ static int run(char *const *argv, const char *output, int *status) {
     unsetenv("LD_DEBUG_OUTPUT");
     if (error != 0)
         return error;
-    while (waitpid(pid, &end, 0) < 0 && errno == EINTR)
-        ;
-    *status = WIFSIGNALED(end) ? EXIT_SIGNALLED + WTERMSIG(end) : WEXITSTATUS(end);
+    *status = wait_for(pid);
     return 0;
 }
 

@@ -9,14 +9,16 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
+import time
 
 import jsonschema
 import pytest
 
-from conftest import ROOT, run
+from conftest import ROOT, clean_env, run
 
 BUILD = pathlib.Path(os.environ["TIDEGATE_LIBRARY"]).parents[1]
 TOYS = BUILD / "test" / "toycudart"
@@ -379,3 +381,36 @@ def test_without_the_preload(doctor, tmp_path):
 def test_a_command_without_the_option_is_none(tidegate):
     result = tidegate("doctor", "--", "true")
     assert (result.status, result.out) == (2, "") and "--preload" in result.err
+
+
+# ---- how it is called, and stopped ---------------------------------------------------------------
+
+@pytest.mark.parametrize("number, group", [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_stopped_while_the_command_runs_it_leaves_nothing(tidegate, tmp_path, number, group):
+    """Ctrl-C reaches both, kill only the one that it is for."""
+    node, pid = tmp_path / "node", tmp_path / "pid"
+    node.mkdir(mode=0o700)
+    script = 'echo $$ >"$1.new" && mv "$1.new" "$1"; exec sleep 600'
+    env = clean_env(TIDEGATE_DIR=str(node))
+    with subprocess.Popen([tidegate.program, "doctor", "--preload", "--", "sh", "-c", script, "sh",
+                           str(pid)], env=env, start_new_session=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as doctor:
+        deadline = time.monotonic() + 60
+        while not pid.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert list(node.glob("tidegate-doctor-*")) != []
+        (os.killpg if group else os.kill)(doctor.pid, number)
+        out, err = doctor.communicate(timeout=60)
+    assert (doctor.returncode, out, err) == (130, b"", b"")
+    assert list(node.glob("tidegate-doctor-*")) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_a_caller_that_ignores_the_end_of_children_changes_nothing(tidegate, tmp_path):
+    code = ("import os, signal, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+            "os.execv(sys.argv[1], sys.argv[1:])")
+    result = run(sys.executable, "-c", code, tidegate.program, "doctor", "--preload", "--", "sh",
+                 "-c", "exit 7", env={"TIDEGATE_DIR": str(tmp_path)})
+    assert result.status == 1 and "sh, which ended with status 7, loaded no CUDA" in result.out
