@@ -368,6 +368,21 @@ print(json.dumps([on, symbols.tms_get_interesting_region(), [of(one) for one in 
 """) == [True, False, [None, "direct", "direct.kept", None], ["asleep", "asleep"], True]
 
 
+def test_a_symbol_that_raises_leaves_the_scope_and_its_tag(preloaded):
+    """Else what the thread takes next could not be paused, and nothing would say so."""
+    assert preloaded("""
+symbols.tms_set_current_tag(b"first")
+symbols.tms_set_interesting_region(True)
+own.take()
+symbols.tms_set_current_tag(b"second")
+saver.pause("first")
+said = told(lambda: symbols.tms_set_current_tag(b"first"))
+taken = own.take()
+print(json.dumps([said, symbols.tms_get_current_tag().decode(),
+                  symbols.tms_get_interesting_region(), of(taken)]))
+""") == ["TidegateError", "second", True, "second"]
+
+
 def test_without_the_mode_a_graph_is_refused(preloaded):
     assert preloaded("""
 print(json.dumps([told(lambda: saver.cuda_graph("graph", tag="cuda_graph")), graphs]))

@@ -207,26 +207,38 @@ def _change_region(is_on: bool, is_tagged: bool) -> None:
 
 
 def _change_scope(is_on: bool) -> None:
+    if is_on:
+        _check_scope()
     stack, _threads.scope = _threads.scope, None
     if stack is not None:
         stack.close()
-    if not is_on:
-        return
+    if is_on:
+        stack = contextlib.ExitStack()
+        stack.enter_context(_scope(_threads.settings.tag, _threads.settings.is_kept))
+        _threads.scope = stack
+
+
+def _check_scope() -> None:
+    """Raises where the scope cannot begin, while the thread is in the one that it was in."""
     if not preloaded.acts():
         raise errors.BadValue(0, "this thread is in no region: enter region() instead of "
                               "tms_set_interesting_region(True), or start the program with "
                               "tidegate run --preload")
-    stack = contextlib.ExitStack()
-    stack.enter_context(_scope(_threads.settings.tag, _threads.settings.is_kept))
-    _threads.scope = stack
+    with _scope(_threads.settings.tag, _threads.settings.is_kept):
+        pass
 
 
 def _configure(**changes: Any) -> None:
     if pools.is_inside():
         raise errors.BadValue(0, "inside region() the tag and its backup are the region's")
-    _threads.settings = _threads.settings._replace(**changes)
-    if _threads.scope is not None:
-        _change_scope(True)
+    before = _threads.settings
+    _threads.settings = before._replace(**changes)
+    try:
+        if _threads.scope is not None:
+            _change_scope(True)
+    except BaseException:
+        _threads.settings = before
+        raise
 
 
 @contextlib.contextmanager
