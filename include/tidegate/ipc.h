@@ -37,6 +37,9 @@ TG_API TG_MUST_USE int tg_ipc_open(int device, const unsigned char token[TG_IPC_
  * before has ended, and then lets the other process have its block back. Errors: -ENOENT (no open
  * gave this address), TG_EFORKED. */
 TG_API TG_MUST_USE int tg_ipc_close(void *addr);
+/* The same where nothing that was given to the device uses the block any more, as after a wait for
+ * it: the other process has it back at once. */
+TG_API TG_MUST_USE int tg_ipc_close_idle(void *addr);
 /* The GPU for which an open gave this address. Errors: as tg_ipc_close. */
 TG_API TG_MUST_USE int tg_ipc_find(const void *addr, int *device);
 

@@ -412,7 +412,7 @@ int tg_ipc_find(const void *addr, int *device) {
     return import != NULL ? 0 : -ENOENT;
 }
 
-int tg_ipc_close(void *addr) {
+static int close_import(void *addr, bool is_idle) {
     const struct tg_error before = *tg_last_error();
     struct import *import;
     int saved = errno;
@@ -425,11 +425,20 @@ int tg_ipc_close(void *addr) {
     import = find_open(addr);
     if (import != NULL && --import->count == 0) {
         atomic_fetch_add(&leaving, 1);
-        tg__gate_shut(import->memory, &import->gate, NULL);
+        if (!is_idle)
+            tg__gate_shut(import->memory, &import->gate, NULL);
         retry(NULL);
     }
     pthread_mutex_unlock(&lock);
     tg__fail_as(&before);
     errno = saved;
     return import != NULL ? 0 : -ENOENT;
+}
+
+int tg_ipc_close(void *addr) {
+    return close_import(addr, false);
+}
+
+int tg_ipc_close_idle(void *addr) {
+    return close_import(addr, true);
 }

@@ -90,6 +90,7 @@ const char *tg__mode_default_tag(void);
     CALL(ipc_token, tg_ipc_token)             \
     CALL(ipc_open, tg_ipc_open)               \
     CALL(ipc_close, tg_ipc_close)             \
+    CALL(ipc_close_idle, tg_ipc_close_idle)   \
     CALL(ipc_find, tg_ipc_find)
 
 struct tg__library {

@@ -111,8 +111,9 @@ int tg__hook_ipc_close(void *addr) {
     int device, result;
 
     if (library != NULL && library->ipc_find(addr, &device) == 0) {
-        (void)tg__device_wait(device, caller, &result);
-        if (library->ipc_close(addr) == 0)
+        bool is_idle = tg__device_wait(device, caller, &result);
+
+        if ((is_idle ? library->ipc_close_idle(addr) : library->ipc_close(addr)) == 0)
             return result;
     }
     next = TG__NEXT(ipc_close);

@@ -143,6 +143,8 @@ static int act(struct self *self, const struct order *order, struct answer *answ
         return open_token(self, order, answer);
     case ACT_CLOSE:
         return tg_ipc_close(place);
+    case ACT_CLOSE_IDLE:
+        return tg_ipc_close_idle(place);
     case ACT_WRITE:
         content_write(place, size_bytes, order->number);
         return 0;

@@ -15,6 +15,7 @@ enum act {
     ACT_TOKEN,     /* place, number: so many bytes into it */
     ACT_OPEN,      /* place, token */
     ACT_CLOSE,     /* place */
+    ACT_CLOSE_IDLE, /* place */
     ACT_WRITE,     /* place, number: seed */
     ACT_CHECK,     /* place, number: seed; 0 or -1 */
     ACT_SLEEP,     /* text: what stays; number: bytes gained */

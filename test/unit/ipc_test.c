@@ -446,6 +446,23 @@ START_TEST(a_close_leaves_work_its_memory) {
 }
 END_TEST
 
+/* Whose device is through already need not come by again for the exporter to have its block. */
+START_TEST(a_close_behind_all_work_is_seen_at_once) {
+    struct actor worker = actor_start("capacity=64MiB,hang=1");
+    struct tg__token token = make(0, 4), other = make(1, 5);
+
+    actor_must(&worker, to_open(0, token));
+    actor_must(&worker, to_open(1, other));
+    actor_must(&worker, to(ACT_LAG, 1, 9));
+    actor_must(&worker, to(ACT_CLOSE_IDLE, 0, 0));
+    ck_assert_int_eq(actor_do(&worker, to(ACT_CLOSE_IDLE, 0, 0)).status, -ENOENT);
+    ck_assert_str_eq(actor_must(&exporter, to(ACT_SLEEP, 0, 0)).text, stays(&worker));
+    ck_assert_uint_eq(actor_must(&exporter, to(ACT_TAG, 0, 0)).number, ACTOR_SIZE);
+    actor_kill(&worker);
+    end_both();
+}
+END_TEST
+
 /* ---- what is hostile ------------------------------------------------------------------------- */
 
 START_TEST(no_bit_of_a_token_may_be_another) {
@@ -656,6 +673,7 @@ int main(void) {
     tcase_add_test(cases, a_stopped_opener_holds_up_nobody);
     tcase_add_test(cases, forked_children_have_none_of_it);
     tcase_add_test(cases, a_close_leaves_work_its_memory);
+    tcase_add_test(cases, a_close_behind_all_work_is_seen_at_once);
     tcase_add_test(cases, no_bit_of_a_token_may_be_another);
     tcase_add_test(cases, forged_tokens_open_nothing);
     tcase_add_test(cases, garbage_ends_its_connection_alone);
