@@ -37,6 +37,7 @@ static struct import *imports;
 static struct tg__peer *peers;
 static _Atomic pid_t owner; /* of all that is here; 0: nothing is yet */
 static atomic_uint leaving; /* how many imports are on their way out */
+static atomic_uint late;    /* how many peers are */
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
@@ -48,6 +49,8 @@ static void put_peer(struct tg__peer *peer) {
     while (*at != peer)
         at = &(*at)->next;
     *at = peer->next;
+    if (peer->is_late)
+        atomic_fetch_sub(&late, 1);
     tg__peer_close(peer);
 }
 
@@ -115,6 +118,10 @@ static void retry(const struct tg_memory *memory) {
     const struct tg_error before = *tg_last_error();
     struct import **at = &imports;
 
+    for (struct tg__peer *peer = peers; peer != NULL; peer = peer->next) {
+        if (peer->is_late)
+            tg__peer_drain(peer);
+    }
     while (*at != NULL) {
         struct import *import = *at, *next = import->next;
 
@@ -130,7 +137,7 @@ static void retry(const struct tg_memory *memory) {
 }
 
 void tg__imports_retry(struct tg_memory *memory) {
-    if (atomic_load(&leaving) == 0)
+    if (atomic_load(&leaving) == 0 && atomic_load(&late) == 0)
         return;
     pthread_mutex_lock(&lock);
     retry(memory);
@@ -180,6 +187,15 @@ static int wait_for_way(const struct tg_memory *memory, const struct tg__token *
     return rc;
 }
 
+/* The block may be lent yet to who has given up, so it is closed as if it were. */
+static void give_up(struct import *import) {
+    pthread_mutex_lock(&lock);
+    import->peer->is_late = true;
+    atomic_fetch_add(&late, 1);
+    pthread_mutex_unlock(&lock);
+    import->is_leased = true;
+}
+
 /* An agent lets strangers go where too many come; it is there still if it can be connected to. */
 static int ask(struct import *import, uint64_t deadline_ns, struct tg__reply *reply) {
     int rc = -ECONNRESET;
@@ -199,6 +215,8 @@ static int ask(struct import *import, uint64_t deadline_ns, struct tg__reply *re
             return TG_EBUSY;
     }
     import->is_leased = rc == 0;
+    if (import->peer->is_spent)
+        give_up(import);
     return rc;
 }
 

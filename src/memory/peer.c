@@ -205,3 +205,10 @@ int tg__peer_ask(struct tg__peer *peer, const struct tg__token *token, uint64_t 
 bool tg__peer_tell(const struct tg__peer *peer, const struct tg__token *token) {
     return send_request(peer, TG__REQUEST_CLOSE, token) != -EAGAIN;
 }
+
+void tg__peer_drain(struct tg__peer *peer) {
+    struct tg__reply reply;
+
+    while (receive(peer, &reply) > 0)
+        tg__forkguard_close(&peer->guard, TG__PEER_CHUNK);
+}

@@ -18,6 +18,7 @@ struct tg__peer {
     uint64_t agent;
     uint32_t users; /* imports, and who asks; the owner's */
     bool is_spent;  /* cannot be asked any more, but for closes */
+    bool is_late;   /* answers may come that nobody waits for; the owner's */
     struct tg__peer *next; /* the owner's */
 };
 
@@ -32,6 +33,9 @@ int tg__peer_ask(struct tg__peer *peer, const struct tg__token *token, uint64_t 
                  struct tg__reply *reply);
 /* That the token's block is closed. False: not now. That the other side has gone is success. */
 bool tg__peer_tell(const struct tg__peer *peer, const struct tg__token *token);
+/* Takes what has been answered meanwhile to who gave up: a descriptor that is not read keeps its
+ * chunk's memory. Of a spent peer. */
+void tg__peer_drain(struct tg__peer *peer);
 /* Waits a moment before something is tried again. TG_EBUSY: the deadline has passed. */
 int tg__peer_pause(uint64_t deadline_ns);
 

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -114,6 +115,19 @@ static uint64_t count_descriptors(void) {
     return count;
 }
 
+static uint64_t count_unread(void) {
+    uint64_t count = 0;
+
+    for (int fd = 0; fd < 1024; fd++) {
+        struct pollfd socket = {.fd = fd, .events = POLLIN};
+        struct stat info;
+
+        if (fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode))
+            count += poll(&socket, 1, 0) > 0;
+    }
+    return count;
+}
+
 static void fail_calls(struct self *self, const struct order *order) {
     bool after = strcmp(order->text, "after") == 0;
     struct tg__fault_plan plan = {.op = (enum tg__op)order->place, .nth = order->number,
@@ -183,6 +197,9 @@ static int act(struct self *self, const struct order *order, struct answer *answ
         return 0;
     case ACT_DESCRIPTORS:
         answer->number = count_descriptors();
+        return 0;
+    case ACT_UNREAD:
+        answer->number = count_unread();
         return 0;
     case ACT_PATIENCE:
         tg__agent_patience_ms = order->number;

@@ -31,6 +31,7 @@ enum act {
     ACT_SYSTEM,    /* the same of a system call of the test's own: see actor_system */
     ACT_FAILED,    /* number: how many calls were made to fail since */
     ACT_DESCRIPTORS, /* number: open ones */
+    ACT_UNREAD,    /* number: of those how many have something to be read */
     ACT_PATIENCE,  /* number: milliseconds until the agent warns */
     ACT_END        /* closes everything; status 0 if nothing is left over */
 };

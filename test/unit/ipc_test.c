@@ -362,6 +362,30 @@ START_TEST(a_stopped_exporter_is_waited_for_until_the_deadline) {
 }
 END_TEST
 
+/* The connection goes on for what is open, and an answer that comes late lends nothing. */
+START_TEST(what_was_given_up_is_nobodys_while_another_block_is_open) {
+    struct tg__token token = make(0, 4), other = make(1, 5);
+
+    open_at(0, token);
+    stop(&exporter);
+    actor_must(&opener, to(ACT_HASTE, 0, 300));
+    ck_assert_int_eq(actor_do(&opener, to_open(1, other)).status, TG_EBUSY);
+    kill(exporter.child.pid, SIGCONT);
+    actor_must(&exporter, to(ACT_SLEEP, 0, 0));
+    ck_assert_uint_eq(actor_must(&exporter, to(ACT_TAG, 0, 0)).number, ACTOR_SIZE);
+    actor_must(&exporter, to(ACT_WAKE, 0, 0));
+    actor_must(&exporter, to(ACT_FREE, 1, 0));
+    for (int i = 0; i < 6000 && actor_must(&opener, to(ACT_UNREAD, 0, 0)).number > 0; i++) {
+        actor_must(&opener, to(ACT_ALLOC, 2, ACTOR_SIZE));
+        actor_must(&opener, to(ACT_FREE, 2, 0));
+    }
+    ck_assert_uint_eq(actor_must(&opener, to(ACT_UNREAD, 0, 0)).number, 0);
+    actor_must(&opener, to(ACT_CHECK, 0, 4));
+    actor_must(&opener, to(ACT_CLOSE, 0, 0));
+    end_both();
+}
+END_TEST
+
 START_TEST(a_stopped_opener_holds_up_nobody) {
     struct tg__token token = make(0, 4);
     struct actor third = actor_start(OPTIONS);
@@ -670,6 +694,7 @@ int main(void) {
     tcase_add_test(cases, a_dead_opener_has_no_lease);
     tcase_add_test(cases, a_dead_exporter_leaves_the_opener_its_bytes);
     tcase_add_test(cases, a_stopped_exporter_is_waited_for_until_the_deadline);
+    tcase_add_test(cases, what_was_given_up_is_nobodys_while_another_block_is_open);
     tcase_add_test(cases, a_stopped_opener_holds_up_nobody);
     tcase_add_test(cases, forked_children_have_none_of_it);
     tcase_add_test(cases, a_close_leaves_work_its_memory);
