@@ -243,8 +243,7 @@ static int map(struct import *import, uint64_t size_bytes) {
 }
 
 /* With turn. Whatever fails, what it has so far is on its way out. */
-static int open_new(struct import *import) {
-    uint64_t deadline_ns = tg__clock_ns() + import->memory->open_wait_ms * TG__NS_PER_MS;
+static int open_new(struct import *import, uint64_t deadline_ns) {
     int rc = wait_for_way(import->memory, &import->token, deadline_ns);
     struct tg__reply reply;
     struct tg_error why;
@@ -281,10 +280,13 @@ static int fail_forked(void) {
 
 int tg__import_open(struct tg_memory *memory, const struct tg__token *token, void **addr) {
     struct import *import, *made;
+    uint64_t deadline_ns;
     int rc = tg__memory_check(memory);
 
     if (rc != 0)
         return rc;
+    /* Before the turn: whoever had it until then has kept it no longer than we may wait. */
+    deadline_ns = tg__clock_ns() + memory->open_wait_ms * TG__NS_PER_MS;
     if (!is_owner())
         return fail_forked();
     import = open_again(memory, token);
@@ -298,7 +300,7 @@ int tg__import_open(struct tg_memory *memory, const struct tg__token *token, voi
         import = open_again(memory, token); /* another thread was first */
         if (import == NULL) {
             import = made;
-            rc = open_new(made);
+            rc = open_new(made, deadline_ns);
         } else {
             free(made);
         }

@@ -4,11 +4,13 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
 #include "../api/tested_device.h"
+#include "base/clock.h"
 #include "memory/agent.h"
 #include "memory/import.h"
 #include "memory/scope.h"
@@ -58,6 +60,39 @@ static int open_token(struct self *self, const struct order *order, struct answe
         self->sizes[order->place] = order->token.size_bytes;
         answer->number = (uintptr_t)self->places[order->place];
     }
+    return rc;
+}
+
+struct one_of_many {
+    struct tg_memory *memory;
+    const struct tg__token *token;
+    int status;
+};
+
+static void *open_as_one(void *argument) {
+    struct one_of_many *one = argument;
+    void *place;
+
+    one->status = tg__import_open(one->memory, one->token, &place);
+    return NULL;
+}
+
+static int open_as_many(const struct self *self, const struct order *order,
+                        struct answer *answer) {
+    struct one_of_many all[ACTOR_CROWD];
+    pthread_t threads[ACTOR_CROWD];
+    uint64_t began_ns = tg__clock_ns();
+    int rc = 0;
+
+    for (int i = 0; i < ACTOR_CROWD; i++) {
+        all[i] = (struct one_of_many){.memory = self->memory, .token = &order->token};
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, open_as_one, &all[i]), 0);
+    }
+    for (int i = 0; i < ACTOR_CROWD; i++) {
+        pthread_join(threads[i], NULL);
+        rc = rc != 0 ? rc : all[i].status;
+    }
+    answer->number = (tg__clock_ns() - began_ns) / TG__NS_PER_MS;
     return rc;
 }
 
@@ -155,6 +190,8 @@ static int act(struct self *self, const struct order *order, struct answer *answ
         return give_token(self, order, answer);
     case ACT_OPEN:
         return open_token(self, order, answer);
+    case ACT_CROWD:
+        return open_as_many(self, order, answer);
     case ACT_CLOSE:
         return tg_ipc_close(place);
     case ACT_CLOSE_IDLE:

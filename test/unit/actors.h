@@ -14,6 +14,7 @@ enum act {
     ACT_FREE,      /* place */
     ACT_TOKEN,     /* place, number: so many bytes into it */
     ACT_OPEN,      /* place, token */
+    ACT_CROWD,     /* token: opened by ACTOR_CROWD threads at once; number: milliseconds for all */
     ACT_CLOSE,     /* place */
     ACT_CLOSE_IDLE, /* place */
     ACT_WRITE,     /* place, number: seed */
@@ -36,7 +37,7 @@ enum act {
     ACT_END        /* closes everything; status 0 if nothing is left over */
 };
 
-enum { ACTOR_PLACES = 24, ACTOR_SIZE = 2 * GRANULE };
+enum { ACTOR_PLACES = 24, ACTOR_CROWD = 6, ACTOR_SIZE = 2 * GRANULE };
 
 struct order {
     enum act act;

@@ -362,6 +362,21 @@ START_TEST(a_stopped_exporter_is_waited_for_until_the_deadline) {
 }
 END_TEST
 
+/* Threads take turns at asking, and each has its own deadline. */
+START_TEST(a_crowd_waits_no_longer_than_one) {
+    struct tg__token token = make(0, 4);
+    struct answer answer;
+
+    stop(&exporter);
+    actor_must(&opener, to(ACT_HASTE, 0, 3000));
+    answer = actor_do(&opener, (struct order){.act = ACT_CROWD, .token = token});
+    ck_assert_int_eq(answer.status, TG_EBUSY);
+    ck_assert_uint_lt(answer.number, (ACTOR_CROWD - 1) * 3000);
+    kill(exporter.child.pid, SIGCONT);
+    end_both();
+}
+END_TEST
+
 /* The connection goes on for what is open, and an answer that comes late lends nothing. */
 START_TEST(what_was_given_up_is_nobodys_while_another_block_is_open) {
     struct tg__token token = make(0, 4), other = make(1, 5);
@@ -694,6 +709,7 @@ int main(void) {
     tcase_add_test(cases, a_dead_opener_has_no_lease);
     tcase_add_test(cases, a_dead_exporter_leaves_the_opener_its_bytes);
     tcase_add_test(cases, a_stopped_exporter_is_waited_for_until_the_deadline);
+    tcase_add_test(cases, a_crowd_waits_no_longer_than_one);
     tcase_add_test(cases, what_was_given_up_is_nobodys_while_another_block_is_open);
     tcase_add_test(cases, a_stopped_opener_holds_up_nobody);
     tcase_add_test(cases, forked_children_have_none_of_it);
