@@ -326,13 +326,19 @@ static void accept_all(void) {
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static void warn_in_time(void) {
-    static atomic_flag has_warned = ATOMIC_FLAG_INIT;
-
+/* With lock. Once, when it is so. */
+static bool is_patience_over(void) {
     if (agent.given_ns == 0 ||
         tg__clock_ns() - agent.given_ns < tg__agent_patience_ms * TG__NS_PER_MS)
-        return;
+        return false;
     agent.given_ns = 0;
+    return true;
+}
+
+/* Without lock: whoever reads stderr may be late, and a sleep takes the lock. */
+static void warn(void) {
+    static atomic_flag has_warned = ATOMIC_FLAG_INIT;
+
     tg__warn_once(&has_warned, "a handle of this process's memory was given out, and nobody has "
                                "opened it: only programs under the preload can");
 }
@@ -383,6 +389,8 @@ static void wait_for_news(void) {
 }
 
 static void *serve(void *unused) {
+    bool warns;
+
     (void)unused;
     for (;;) {
         wait_for_news();
@@ -390,8 +398,10 @@ static void *serve(void *unused) {
         handle_all();
         accept_all();
         take_out_ended();
-        warn_in_time();
+        warns = is_patience_over();
         pthread_mutex_unlock(&agent.lock);
+        if (warns)
+            warn();
     }
     return NULL;
 }

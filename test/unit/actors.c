@@ -163,6 +163,19 @@ static uint64_t count_unread(void) {
     return count;
 }
 
+static int mute(void) {
+    int ends[2];
+    static const char sign = '.';
+
+    ck_assert_int_eq(pipe2(ends, O_NONBLOCK), 0);
+    while (write(ends[1], &sign, 1) == 1)
+        ;
+    ck_assert_int_eq(fcntl(ends[1], F_SETFL, 0), 0);
+    ck_assert_int_eq(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+    close(ends[1]);
+    return 0;
+}
+
 static void fail_calls(struct self *self, const struct order *order) {
     bool after = strcmp(order->text, "after") == 0;
     struct tg__fault_plan plan = {.op = (enum tg__op)order->place, .nth = order->number,
@@ -193,9 +206,8 @@ static int act(struct self *self, const struct order *order, struct answer *answ
     case ACT_CROWD:
         return open_as_many(self, order, answer);
     case ACT_CLOSE:
-        return tg_ipc_close(place);
     case ACT_CLOSE_IDLE:
-        return tg_ipc_close_idle(place);
+        return order->act == ACT_CLOSE ? tg_ipc_close(place) : tg_ipc_close_idle(place);
     case ACT_WRITE:
         content_write(place, size_bytes, order->number);
         return 0;
@@ -235,6 +247,8 @@ static int act(struct self *self, const struct order *order, struct answer *answ
     case ACT_DESCRIPTORS:
         answer->number = count_descriptors();
         return 0;
+    case ACT_MUTE:
+        return mute();
     case ACT_UNREAD:
         answer->number = count_unread();
         return 0;

@@ -34,6 +34,7 @@ enum act {
     ACT_DESCRIPTORS, /* number: open ones */
     ACT_UNREAD,    /* number: of those how many have something to be read */
     ACT_PATIENCE,  /* number: milliseconds until the agent warns */
+    ACT_MUTE,      /* nobody reads its stderr any more, and there is no room in it */
     ACT_END        /* closes everything; status 0 if nothing is left over */
 };
 

@@ -675,6 +675,20 @@ START_TEST(a_handle_that_nobody_opens_is_told_once) {
 }
 END_TEST
 
+/* Its thread waits for who reads stderr; the program does not. */
+START_TEST(a_warning_that_nobody_reads_holds_up_no_sleep) {
+    actor_must(&exporter, to(ACT_MUTE, 0, 0));
+    actor_must(&exporter, to(ACT_PATIENCE, 0, 1));
+    make(0, 1);
+    for (int i = 0; i < 50; i++) {
+        actor_must(&exporter, to(ACT_SLEEP, 0, 0));
+        actor_must(&exporter, to(ACT_WAKE, 0, 0));
+        poll(NULL, 0, 10);
+    }
+    end_both();
+}
+END_TEST
+
 START_TEST(a_handle_that_is_opened_is_no_matter) {
     struct tg__token token;
 
@@ -721,6 +735,7 @@ int main(void) {
     tcase_add_test(cases, who_reads_no_answers_is_let_go);
     tcase_add_test(cases, a_thousand_strangers_keep_nobody_out);
     tcase_add_test(cases, a_handle_that_nobody_opens_is_told_once);
+    tcase_add_test(cases, a_warning_that_nobody_reads_holds_up_no_sleep);
     tcase_add_test(cases, a_handle_that_is_opened_is_no_matter);
     return suite_run("ipc", cases);
 }
