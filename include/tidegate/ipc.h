@@ -6,7 +6,7 @@
  * thread, the agent, which answers who opens; it ends with the process. A block that others have
  * open stays when its tag sleeps, and its memory stays when it is freed, until the last of them has
  * closed it or has died. All calls are thread-safe and keep errno. TG_EFORKED: the process is a
- * forked child, which has none of it. */
+ * forked child, which has none of it; -EINVAL: a place or a token is NULL. */
 #ifndef TIDEGATE_IPC_H
 #define TIDEGATE_IPC_H
 

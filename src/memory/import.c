@@ -375,8 +375,11 @@ int tg_ipc_token(const void *addr, unsigned char token[TG_IPC_TOKEN_BYTES]) {
     const struct tg_error before = *tg_last_error();
     struct tg__token made = {.pid = (uint32_t)getpid()};
     struct naming naming = {(uintptr_t)addr, &made};
-    int saved = errno, rc = tg__scope_ask(name_in, &naming);
+    int saved = errno, rc;
 
+    if (token == NULL)
+        return tg__fail(-EINVAL, "a place for the token is not NULL");
+    rc = tg__scope_ask(name_in, &naming);
     if (rc == 0)
         rc = tg__agent_start(&made.agent);
     if (rc == 0) {
@@ -394,6 +397,8 @@ int tg_ipc_open(int device, const unsigned char token[TG_IPC_TOKEN_BYTES], void 
     struct tg__token wanted;
     int saved = errno, rc;
 
+    if (token == NULL || addr == NULL)
+        return tg__fail(-EINVAL, "a token, and a place for the address, are not NULL");
     memcpy(&wanted, token, sizeof wanted);
     if (!tg__token_is_whole(&wanted))
         return -ENOENT;
@@ -420,6 +425,8 @@ static struct import *find_open(const void *addr) {
 int tg_ipc_find(const void *addr, int *device) {
     const struct import *import;
 
+    if (device == NULL)
+        return tg__fail(-EINVAL, "a place for the GPU's number is not NULL");
     if (owner == 0)
         return -ENOENT;
     if (!is_owner())

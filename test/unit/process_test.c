@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The process's own memories on the driver that stands in, allocation for code that knows no tags,
  * and what an open capture forbids. */
+#include <tidegate/ipc.h>
 #include <tidegate/process.h>
 
 #include <pthread.h>
@@ -284,6 +285,7 @@ END_TEST
 
 START_TEST(wrong_calls_are_told) {
     const struct tg_process_request bad_name = {MIB, 0, "a b"}, bad_device = {MIB, 2, "a"};
+    const unsigned char token[TG_IPC_TOKEN_BYTES] = TG_IPC_MAGIC;
     struct tg_memory *memory = NULL;
     void *block = &dir;
 
@@ -303,6 +305,12 @@ START_TEST(wrong_calls_are_told) {
     ck_assert_int_lt(tg_process_alloc(&bad_device, &block), 0);
     ck_assert_ptr_eq(block, &dir);
     ck_assert_int_eq(tg_process_free(&block), -EINVAL);
+    ck_assert_says(tg_ipc_token(&dir, NULL), -EINVAL, "not NULL");
+    ck_assert_says(tg_ipc_open(0, NULL, &block), -EINVAL, "not NULL");
+    ck_assert_says(tg_ipc_open(0, token, NULL), -EINVAL, "not NULL");
+    ck_assert_says(tg_ipc_find(&dir, NULL), -EINVAL, "not NULL");
+    ck_assert_int_eq(tg_ipc_close(NULL), -ENOENT);
+    ck_assert_int_eq(tg_ipc_close_idle(NULL), -ENOENT);
 }
 END_TEST
 
