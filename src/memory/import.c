@@ -190,8 +190,9 @@ static int wait_for_way(const struct tg_memory *memory, const struct tg__token *
 /* The block may be lent yet to who has given up, so it is closed as if it were. */
 static void give_up(struct import *import) {
     pthread_mutex_lock(&lock);
+    if (!import->peer->is_late)
+        atomic_fetch_add(&late, 1);
     import->peer->is_late = true;
-    atomic_fetch_add(&late, 1);
     pthread_mutex_unlock(&lock);
     import->is_leased = true;
 }
