@@ -6,10 +6,13 @@
 
 #include <check.h>
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,6 +32,23 @@ static inline void remove_directory(const char *path) {
 
     snprintf(command, sizeof command, "rm -rf '%s'", path);
     ck_assert_int_eq(system(command), 0);
+}
+
+/* Writes a file below a directory, with the folders above it. */
+static inline void lay_file(const char *root, const char *path, const char *text) {
+    char full[PATH_MAX];
+    FILE *file;
+
+    snprintf(full, sizeof full, "%s/%s", root, path);
+    for (char *at = full + strlen(root) + 1; (at = strchr(at, '/')) != NULL; at++) {
+        *at = '\0';
+        mkdir(full, 0700);
+        *at = '/';
+    }
+    file = fopen(full, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
 }
 
 struct child {

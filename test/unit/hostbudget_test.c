@@ -3,8 +3,6 @@
  * test lays out. */
 #include <check.h>
 #include <errno.h>
-#include <limits.h>
-#include <sys/stat.h>
 
 #include "ledger/hostbudget.h"
 #include "suite.h"
@@ -61,21 +59,8 @@ START_TEST(each_row) {
 }
 END_TEST
 
-/* Writes a file below the test's directory, with the folders above it. */
 static void lay(const char *path, const char *text) {
-    char full[PATH_MAX];
-    FILE *file;
-
-    snprintf(full, sizeof full, "%s/%s", dir, path);
-    for (char *at = full + strlen(dir) + 1; (at = strchr(at, '/')) != NULL; at++) {
-        *at = '\0';
-        mkdir(full, 0700);
-        *at = '/';
-    }
-    file = fopen(full, "w");
-    ck_assert_ptr_nonnull(file);
-    fputs(text, file);
-    fclose(file);
+    lay_file(dir, path, text);
 }
 
 static struct tg__host_figures figures_of_tree(void) {

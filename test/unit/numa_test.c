@@ -2,14 +2,12 @@
 /* Host memory lies at the GPU's node: which CPUs those are, from trees that the test lays out, and
  * which threads touch a segment first, on the stand-in driver's GPU. The system's madvise and
  * pthread_create are between (see --wrap in meson.build). */
-#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "base/numa.h"
 #include "children.h"
@@ -29,25 +27,9 @@ static char root[64];
 static cpu_set_t ours;
 static int first, second; /* of ours */
 
-static void lay(const char *path, const char *text) {
-    char full[PATH_MAX];
-    FILE *file;
-
-    snprintf(full, sizeof full, "%s/%s", root, path);
-    for (char *at = full + strlen(root) + 1; (at = strchr(at, '/')) != NULL; at++) {
-        *at = '\0';
-        mkdir(full, 0700);
-        *at = '/';
-    }
-    file = fopen(full, "w");
-    ck_assert_ptr_nonnull(file);
-    fputs(text, file);
-    fclose(file);
-}
-
 static void lay_node(const char *node, const char *cpus) {
-    lay("sys/bus/pci/devices/" GPU "/numa_node", node);
-    lay("sys/devices/system/node/node1/cpulist", cpus);
+    lay_file(root, "sys/bus/pci/devices/" GPU "/numa_node", node);
+    lay_file(root, "sys/devices/system/node/node1/cpulist", cpus);
 }
 
 static void set_up(void) {
