@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "anonymous.h"
 #include "card_side.h"
 #include "children.h"
 #include "device/captures.h"
@@ -428,19 +429,6 @@ START_TEST(any_call_of_a_round_may_fail) {
 END_TEST
 
 /* ---- host memory ----------------------------------------------------------------------------- */
-
-/* As the system counts this process's own. */
-static uint64_t anonymous_bytes(void) {
-    FILE *status = fopen("/proc/self/status", "r");
-    char line[128];
-    unsigned long kib = 0;
-
-    ck_assert_ptr_nonnull(status);
-    while (fgets(line, sizeof line, status) != NULL && sscanf(line, "RssAnon: %lu kB", &kib) != 1)
-        continue;
-    fclose(status);
-    return (uint64_t)kib << 10;
-}
 
 START_TEST(host_memory_is_a_fiftieth_more_than_content_at_most) {
     uint64_t content_bytes = 0, before, asleep;

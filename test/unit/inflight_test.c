@@ -2,8 +2,7 @@
 /* Work that is under way while memory comes and goes, as kernels of a training step are:
  * temporaries freed under it, what it writes after a free, a sleep in the middle of it, and another
  * tag that gets the memory next. */
-#include <stdio.h>
-
+#include "anonymous.h"
 #include "memory/state.h"
 #include "memory_world.h"
 #include "suite.h"
@@ -190,20 +189,6 @@ START_TEST(weights_that_follow_a_cache_are_not_the_caches) {
 END_TEST
 
 /* ---- host memory ----------------------------------------------------------------------------- */
-
-/* What this process has of memory that is no file's, as the system counts it. */
-static uint64_t anonymous_bytes(void) {
-    FILE *status = fopen("/proc/self/status", "r");
-    char line[128];
-    unsigned long kib = 0;
-
-    ck_assert_ptr_nonnull(status);
-    while (fgets(line, sizeof line, status) != NULL)
-        if (sscanf(line, "RssAnon: %lu kB", &kib) == 1)
-            break;
-    fclose(status);
-    return (uint64_t)kib << 10;
-}
 
 /* By the system's own figure, over blocks that are no round numbers; and it goes with the wake. */
 START_TEST(host_memory_is_a_fiftieth_more_than_content_at_most) {
