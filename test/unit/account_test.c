@@ -8,18 +8,6 @@
 #include "suite.h"
 #include "tenants.h"
 
-static char *dir;
-static struct card *card;
-
-static void set_up(void) {
-    dir = make_directory();
-    card = make_card();
-}
-
-static void tear_down(void) {
-    remove_directory(dir);
-}
-
 static const struct tg_tag_view *tag_of(const struct tg_tenant_view *tenant, const char *tag) {
     static const struct tg_tag_view none;
 
@@ -478,7 +466,7 @@ int main(void) {
     TCase *cases = tcase_create("account");
 
     tcase_set_timeout(cases, 60);
-    tcase_add_checked_fixture(cases, set_up, tear_down);
+    tcase_add_checked_fixture(cases, set_up_card, tear_down_card);
     tcase_add_test(cases, a_tenant_is_seen_until_it_leaves);
     tcase_add_test(cases, bytes_move_as_they_are_told);
     tcase_add_test(cases, figures_stop_at_their_ends);

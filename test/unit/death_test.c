@@ -9,18 +9,6 @@
 #include "suite.h"
 #include "tenants.h"
 
-static char *dir;
-static struct card *card;
-
-static void set_up(void) {
-    dir = make_directory();
-    card = make_card();
-}
-
-static void tear_down(void) {
-    remove_directory(dir);
-}
-
 /* ---- one death ------------------------------------------------------------------------------- */
 
 struct last_will {
@@ -382,7 +370,7 @@ int main(void) {
     TCase *cases = tcase_create("death");
 
     tcase_set_timeout(cases, 120);
-    tcase_add_checked_fixture(cases, set_up, tear_down);
+    tcase_add_checked_fixture(cases, set_up_card, tear_down_card);
     tcase_add_test(cases, bytes_of_the_dead_count_until_the_card_has_them);
     tcase_add_test(cases, what_was_only_reserved_comes_back_at_once);
     tcase_add_test(cases, host_bytes_go_with_their_tenant);

@@ -11,17 +11,9 @@
 #define MIB (UINT64_C(1) << 20)
 #define NO_LIMIT UINT64_MAX
 
-static char *dir;
-static struct card *card;
-
 static void set_up(void) {
-    dir = make_directory();
-    card = make_card();
+    set_up_card();
     unsetenv("TIDEGATE_HOST_BYTES");
-}
-
-static void tear_down(void) {
-    remove_directory(dir);
 }
 
 struct row {
@@ -190,7 +182,7 @@ END_TEST
 int main(void) {
     TCase *cases = tcase_create("hostbudget");
 
-    tcase_add_checked_fixture(cases, set_up, tear_down);
+    tcase_add_checked_fixture(cases, set_up, tear_down_card);
     tcase_add_loop_test(cases, each_row, 0, sizeof rows / sizeof rows[0]);
     tcase_add_test(cases, without_cgroups_there_is_no_limit);
     tcase_add_test(cases, every_cgroup_above_counts);

@@ -13,8 +13,6 @@
 
 #define SIZE_BYTES (UINT64_C(9) * MIB + 100)
 
-static char *dir;
-static struct card *card;
 static struct tg_ledger *ledger;
 static struct tg_tenant *tenant;
 static struct tg_device *device;
@@ -27,8 +25,7 @@ static const char *options(const char *name) {
 }
 
 static void set_up(void) {
-    dir = make_directory();
-    card = make_card();
+    set_up_card();
     ledger = open_ledger();
     tenant = join(ledger, card, "trainer");
     ck_ok(tg_device_open(tested_uri("", options("hostmem")), &device));
@@ -39,7 +36,7 @@ static void tear_down(void) {
     tg_device_close(device);
     tg_tenant_leave(tenant);
     tg_ledger_close(ledger);
-    remove_directory(dir);
+    tear_down_card();
 }
 
 static uint64_t pages(uint64_t size_bytes) {

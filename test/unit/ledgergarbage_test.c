@@ -14,18 +14,6 @@
 
 enum { ROUNDS = 60, HEAD_BYTES = 256, FILE_MAX = 1 << 20 };
 
-static char *dir;
-static struct card *card;
-
-static void set_up(void) {
-    dir = make_directory();
-    card = make_card();
-}
-
-static void tear_down(void) {
-    remove_directory(dir);
-}
-
 static uint64_t draw(uint64_t *seed) {
     *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return *seed >> 24;
@@ -202,7 +190,7 @@ int main(void) {
     TCase *cases = tcase_create("ledgergarbage");
 
     tcase_set_timeout(cases, 60);
-    tcase_add_checked_fixture(cases, set_up, tear_down);
+    tcase_add_checked_fixture(cases, set_up_card, tear_down_card);
     tcase_add_loop_test(cases, garbage_is_survived, 0, ROUNDS);
     tcase_add_test(cases, a_row_of_garbage_poisons);
     tcase_add_test(cases, deaths_without_end_end_a_request);

@@ -10,14 +10,11 @@
 #include "suite.h"
 #include "tenants.h"
 
-static char *dir;
-static struct card *card;
 static struct tg_ledger *ledger;
 static struct tg_tenant *trainer, *rollout;
 
 static void set_up(void) {
-    dir = make_directory();
-    card = make_card();
+    set_up_card();
     ledger = open_ledger();
     trainer = join(ledger, card, "trainer");
     rollout = join(ledger, card, "rollout");
@@ -27,7 +24,7 @@ static void tear_down(void) {
     tg_tenant_leave(trainer);
     tg_tenant_leave(rollout);
     tg_ledger_close(ledger);
-    remove_directory(dir);
+    tear_down_card();
 }
 
 /* The trainer's own allocator takes memory, or gives it, and says so or not. */

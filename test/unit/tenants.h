@@ -136,4 +136,17 @@ static inline void await_waiter(struct tg_ledger *ledger, const char *name, unsi
     } while ((tenant == NULL || !tenant->is_waiting) && now_ms() < until_ms);
 }
 
+/* What a test has, between these two: a directory and a card of its own. */
+static char *dir;
+static struct card *card;
+
+static inline void set_up_card(void) {
+    dir = make_directory();
+    card = make_card();
+}
+
+static inline void tear_down_card(void) {
+    remove_directory(dir);
+}
+
 #endif

@@ -12,18 +12,6 @@
 
 #define UNIT GIB
 
-static char *dir;
-static struct card *card;
-
-static void set_up(void) {
-    dir = make_directory();
-    card = make_card();
-}
-
-static void tear_down(void) {
-    remove_directory(dir);
-}
-
 /* ---- the table ------------------------------------------------------------------------------- */
 
 struct transition {
@@ -342,7 +330,7 @@ int main(void) {
     TCase *cases = tcase_create("transitions");
 
     tcase_set_timeout(cases, 60);
-    tcase_add_checked_fixture(cases, set_up, tear_down);
+    tcase_add_checked_fixture(cases, set_up_card, tear_down_card);
     tcase_add_loop_test(cases, figures_move_as_the_model_has_them, 0, TRANSITIONS);
     tcase_add_loop_test(cases, host_figures_move_as_the_table_says, 0, HOST_TRANSITIONS);
     tcase_add_test(cases, only_a_step_under_the_lock_raises_bytes);

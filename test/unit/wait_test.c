@@ -8,20 +8,8 @@
 #include "suite.h"
 #include "tenants.h"
 
-static char *dir;
-static struct card *card;
-
 /* What the tests measure is generous: machines are busy. */
 enum { AT_ONCE_MS = 2000, FOR_EVER_MS = 40000 };
-
-static void set_up(void) {
-    dir = make_directory();
-    card = make_card();
-}
-
-static void tear_down(void) {
-    remove_directory(dir);
-}
 
 /* What a child is to do: it takes first_bytes at once, then second_bytes when the test says so, and
  * tells the status of each. */
@@ -505,7 +493,7 @@ int main(void) {
     TCase *cases = tcase_create("wait");
 
     tcase_set_timeout(cases, 100);
-    tcase_add_checked_fixture(cases, set_up, tear_down);
+    tcase_add_checked_fixture(cases, set_up_card, tear_down_card);
     tcase_add_test(cases, two_hand_over_a_thousand_times);
     tcase_add_test(cases, three_are_served_as_they_came);
     tcase_add_test(cases, a_waiter_that_gives_up_lets_the_next_go);
