@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 
+#include "children.h"
+#include "suite.h"
+
 #define MOST_BLOCK_BYTES (64 * MIB)
 
 static int ask(void *argument, uint64_t *free_bytes, uint64_t *total_bytes) {
@@ -69,4 +72,24 @@ uint64_t block_bytes(const struct side *side, int i) {
     uint64_t most = side->total_bytes / 64;
 
     return (most < MOST_BLOCK_BYTES ? most : MOST_BLOCK_BYTES) - (uint64_t)i * 40000 / 8 * 8;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static char *dir;
+
+static void set_up(void) {
+    dir = make_directory();
+}
+
+static void tear_down(void) {
+    remove_directory(dir);
+}
+
+int side_run(const char *name, TCase *cases) {
+    /* Contexts of other processes come and go. */
+    device_slack_bytes = getenv("TIDEGATE_STANDIN") != NULL ? 0 : 1024 * MIB;
+    tcase_set_timeout(cases, 120);
+    tcase_add_unchecked_fixture(cases, set_up, tear_down);
+    return suite_run(name, cases);
 }

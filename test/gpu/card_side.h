@@ -30,4 +30,7 @@ int is_pattern(struct side *side, const void *block, uint64_t size_bytes, uint64
 /* A block that is no whole number of granules, and differs from its neighbours. */
 uint64_t block_bytes(const struct side *side, int i);
 
+/* Runs the cases, all in one new directory; main's status. */
+int side_run(const char *name, TCase *cases);
+
 #endif

@@ -10,16 +10,6 @@
 
 enum { SKIPPED = 77, BLOCKS = 12, TURNS = 4 };
 
-static char *dir;
-
-static void set_up(void) {
-    dir = make_directory();
-}
-
-static void tear_down(void) {
-    remove_directory(dir);
-}
-
 /* ---- sleep and wake -------------------------------------------------------------------------- */
 
 static const struct tg_tag_params kinds[] = {
@@ -172,23 +162,12 @@ END_TEST
 
 static int run_all(void) {
     TCase *cases = tcase_create("card");
-    Suite *suite = suite_create("card");
-    SRunner *runner = srunner_create(suite);
-    int failed;
 
-    /* Contexts of other processes come and go. */
-    device_slack_bytes = getenv("TIDEGATE_STANDIN") != NULL ? 0 : 1024 * MIB;
-    tcase_set_timeout(cases, 120);
-    tcase_add_unchecked_fixture(cases, set_up, tear_down);
     tcase_add_loop_test(cases, content_sleeps_and_wakes, 0, (int)(sizeof kinds / sizeof *kinds));
     tcase_add_test(cases, a_checked_tag_notices_another_content);
     tcase_add_test(cases, two_processes_take_turns);
     tcase_add_test(cases, a_killed_process_leaves_its_turn);
-    suite_add_tcase(suite, cases);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return side_run("card", cases);
 }
 
 int main(void) {

@@ -4,13 +4,11 @@
  * and what must hold when memory is short or a call fails. Content is seen by copies alone; sizes
  * are shares of the card. The stand-in driver has no graphs: there a replay is left out. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "anonymous.h"
 #include "card_side.h"
-#include "children.h"
 #include "device/captures.h"
 #include "device/cuda_load.h"
 #include "device/fault.h"
@@ -18,17 +16,8 @@
 
 enum { TEMPORARIES = 200, WRITES = 8, BLOCKS = 12, PIECES = 64, ORDERS = 256 };
 
-static char *dir;
 static const struct tg_tag_params host = {.backup = TG_BACKUP_HOST};
 static const struct tg_tag_params packed = {.backup = TG_BACKUP_HOST, .packed = 1};
-
-static void set_up(void) {
-    dir = make_directory();
-}
-
-static void tear_down(void) {
-    remove_directory(dir);
-}
 
 static void *alloc(struct side *side, struct tg_tag *tag, int i) {
     void *block;
@@ -135,6 +124,26 @@ static void begin_capture(struct tg__custream *stream) {
     ck_assert_int_eq(begin(stream, TG__CU_STREAM_CAPTURE_MODE_GLOBAL), 0);
 }
 
+/* In the card's own context, which is this thread's until the stream is closed. */
+static struct tg__custream *open_stream(unsigned flags) {
+    struct tg__custream *stream;
+    struct tg__cuctx *own;
+
+    ck_assert_ok(tg__cuda_load(&calls));
+    ck_assert_int_eq(calls.cuDevicePrimaryCtxRetain(&own, 0), 0);
+    ck_assert_int_eq(calls.cuCtxPushCurrent(own), 0);
+    ck_assert_int_eq(calls.cuStreamCreate(&stream, flags), 0);
+    return stream;
+}
+
+static void close_stream(struct tg__custream *stream) {
+    struct tg__cuctx *own;
+
+    ck_assert_int_eq(calls.cuStreamDestroy(stream), 0);
+    ck_assert_int_eq(calls.cuCtxPopCurrent(&own), 0);
+    ck_assert_int_eq(calls.cuDevicePrimaryCtxRelease(0), 0);
+}
+
 /* Whether there is a replay to look at. */
 static int replay(void *graph, struct tg__custream *stream) {
     void *found[2] = {find("cuGraphInstantiateWithFlags"), find("cuGraphLaunch")}, *ready;
@@ -154,7 +163,6 @@ static int replay(void *graph, struct tg__custream *stream) {
  * captured is replayed at the same addresses after a sleep. */
 START_TEST(a_capture_is_left_whole_and_replays_after_a_sleep) {
     struct tg__custream *stream;
-    struct tg__cuctx *own;
     struct side side;
     struct tg_tag *tag;
     void *block, *graph = NULL;
@@ -164,10 +172,7 @@ START_TEST(a_capture_is_left_whole_and_replays_after_a_sleep) {
     tag = open_tag(&side, "graph", host);
     block = alloc(&side, tag, 0);
     write_pattern(&side, block, block_bytes(&side, 0), 1);
-    ck_assert_ok(tg__cuda_load(&calls));
-    ck_assert_int_eq(calls.cuDevicePrimaryCtxRetain(&own, 0), 0);
-    ck_assert_int_eq(calls.cuCtxPushCurrent(own), 0);
-    ck_assert_int_eq(calls.cuStreamCreate(&stream, _i ? TG__CU_STREAM_NON_BLOCKING : 0), 0);
+    stream = open_stream(_i ? TG__CU_STREAM_NON_BLOCKING : 0);
     tg__captures_watch(&open);
     begin_capture(stream);
     open = 1;
@@ -183,9 +188,7 @@ START_TEST(a_capture_is_left_whole_and_replays_after_a_sleep) {
         ck_assert(device_is_all(side.device, (uintptr_t)block, 5, GRANULE));
     }
     tg__captures_watch(NULL);
-    ck_assert_int_eq(calls.cuStreamDestroy(stream), 0);
-    ck_assert_int_eq(calls.cuCtxPopCurrent(&own), 0);
-    ck_assert_int_eq(calls.cuDevicePrimaryCtxRelease(0), 0);
+    close_stream(stream);
     side_close(&side);
 }
 END_TEST
@@ -193,7 +196,6 @@ END_TEST
 /* Host copies go back behind a wake while a stream is captured in the strictest mode. */
 START_TEST(what_goes_back_meanwhile_leaves_a_capture_whole) {
     struct tg__custream *stream;
-    struct tg__cuctx *own;
     struct side side;
     struct tg_tag *tag;
     struct tg_tag_info info;
@@ -204,19 +206,14 @@ START_TEST(what_goes_back_meanwhile_leaves_a_capture_whole) {
     tag = open_tag(&side, "weights", host);
     write_pattern(&side, alloc(&side, tag, 0), block_bytes(&side, 0), 1);
     ck_assert_ok(tg_memory_sleep(side.memory, NULL, LONG_MS, NULL));
-    ck_assert_ok(tg__cuda_load(&calls));
-    ck_assert_int_eq(calls.cuDevicePrimaryCtxRetain(&own, 0), 0);
-    ck_assert_int_eq(calls.cuCtxPushCurrent(own), 0);
-    ck_assert_int_eq(calls.cuStreamCreate(&stream, TG__CU_STREAM_NON_BLOCKING), 0);
+    stream = open_stream(TG__CU_STREAM_NON_BLOCKING);
     begin_capture(stream);
     ck_assert_ok(tg_memory_wake(side.memory, NULL, LONG_MS, NULL));
     tg__handback_end(side.memory);
     tg_tag_info(tag, &info);
     ck_assert_uint_eq(info.host_bytes, 0);
     ck_assert_int_eq(end_capture(stream, &graph), 0);
-    ck_assert_int_eq(calls.cuStreamDestroy(stream), 0);
-    ck_assert_int_eq(calls.cuCtxPopCurrent(&own), 0);
-    ck_assert_int_eq(calls.cuDevicePrimaryCtxRelease(0), 0);
+    close_stream(stream);
     side_close(&side);
 }
 END_TEST
@@ -457,14 +454,7 @@ END_TEST
 
 static int run_all(void) {
     TCase *cases = tcase_create("kernels");
-    Suite *suite = suite_create("kernels");
-    SRunner *runner = srunner_create(suite);
-    int failed;
 
-    /* Contexts of other processes come and go. */
-    device_slack_bytes = getenv("TIDEGATE_STANDIN") != NULL ? 0 : 1024 * MIB;
-    tcase_set_timeout(cases, 120);
-    tcase_add_unchecked_fixture(cases, set_up, tear_down);
     tcase_add_loop_test(cases, temporaries_are_freed_under_their_kernels, 0, 2);
     tcase_add_loop_test(cases, a_sleep_has_what_was_launched_before_it, 0, 2);
     tcase_add_loop_test(cases, a_capture_is_left_whole_and_replays_after_a_sleep, 0, 2);
@@ -476,11 +466,7 @@ static int run_all(void) {
     tcase_add_test(cases, what_is_mostly_freed_goes_back);
     tcase_add_test(cases, any_call_of_a_round_may_fail);
     tcase_add_test(cases, host_memory_is_a_fiftieth_more_than_content_at_most);
-    suite_add_tcase(suite, cases);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return side_run("kernels", cases);
 }
 
 int main(void) {
