@@ -337,7 +337,7 @@ void actor_wait_for_free(struct actor *actor, uint64_t bytes) {
     uint64_t free_bytes = 0;
 
     for (int i = 0; i < 60000 && free_bytes != bytes; i += 5) {
-        free_bytes = actor_must(actor, (struct order){.act = ACT_FREE_BYTES}).number;
+        free_bytes = actor_must(actor, to(ACT_FREE_BYTES, 0, 0)).number;
         if (free_bytes != bytes)
             nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }

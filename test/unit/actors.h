@@ -48,6 +48,15 @@ struct order {
     char text[32];
 };
 
+/* An order without, and with, a token. */
+static inline struct order to(enum act act, int place, uint64_t number) {
+    return (struct order){.act = act, .place = place, .number = number};
+}
+
+static inline struct order to_open(int place, struct tg__token token) {
+    return (struct order){.act = ACT_OPEN, .place = place, .token = token};
+}
+
 struct answer {
     int status;
     uint64_t number;

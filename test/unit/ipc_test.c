@@ -14,15 +14,6 @@
 #define OPTIONS "capacity=64MiB"
 #define CAPACITY (UINT64_C(64) * MIB)
 
-/* An order without, and with, a token or a name. */
-static struct order to(enum act act, int place, uint64_t number) {
-    return (struct order){.act = act, .place = place, .number = number};
-}
-
-static struct order to_open(int place, struct tg__token token) {
-    return (struct order){.act = ACT_OPEN, .place = place, .token = token};
-}
-
 static struct order alloc_in(int place, const char *tag) {
     struct order order = to(ACT_ALLOC_IN, place, ACTOR_SIZE);
 

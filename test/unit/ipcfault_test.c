@@ -120,10 +120,6 @@ int __wrap_fcntl64(int fd, int command, ...) {
 
 /* ---- one way through ------------------------------------------------------------------------- */
 
-static struct order to(enum act act, int place, uint64_t number) {
-    return (struct order){.act = act, .place = place, .number = number};
-}
-
 /* What a failing call made fail works when it is done again; it may have to be done a few times,
  * where a failure ends a connection. */
 static struct answer insist(struct actor *actor, struct order order) {
@@ -175,7 +171,7 @@ static struct tg__token name_block(struct actor *exporter) {
 static uint64_t go_through(struct order fault, bool is_openers) {
     struct actor exporter = actor_start(OPTIONS), opener = actor_start(OPTIONS);
     struct actor *faulty = is_openers ? &opener : &exporter;
-    struct order open = to(ACT_OPEN, 0, 0);
+    struct order open;
     uint64_t of_exporter = actor_must(&exporter, to(ACT_DESCRIPTORS, 0, 0)).number;
     uint64_t of_opener = actor_must(&opener, to(ACT_DESCRIPTORS, 0, 0)).number, count;
 
@@ -184,7 +180,7 @@ static uint64_t go_through(struct order fault, bool is_openers) {
     insist(&exporter, to(ACT_ALLOC, 1, ACTOR_SIZE));
     actor_must(&exporter, to(ACT_WRITE, 0, 7));
     actor_must(&exporter, to(ACT_WRITE, 1, 9));
-    open.token = name_block(&exporter);
+    open = to_open(0, name_block(&exporter));
     insist(&opener, open);
     actor_must(&opener, to(ACT_CHECK, 0, 7));
     actor_must(&opener, to(ACT_WRITE, 0, 8));
@@ -286,7 +282,6 @@ static void make_or_free(struct shared *block, int number) {
 }
 
 static void open_or_close(struct shared *block, int number, int who) {
-    struct order open = {.act = ACT_OPEN, .place = number, .token = block->token};
     struct answer answer;
 
     if (block->seed == 0 || who == block->owner)
@@ -299,7 +294,7 @@ static void open_or_close(struct shared *block, int number, int who) {
             *block = (struct shared){.owner = block->owner};
         return;
     }
-    answer = actor_do(&trio[who], open);
+    answer = actor_do(&trio[who], to_open(number, block->token));
     if (block->is_freed) {
         ck_assert_int_eq(answer.status, -ESTALE);
     } else if (!sleeps[block->owner]) {
