@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../api/tested_device.h"
@@ -27,25 +28,35 @@ struct tg_tenant *world_peer(struct world *world, const char *name) {
     return tenant;
 }
 
-static void join(struct world *world) {
+static void join(struct world *world, const char *name) {
     ck_assert_ok(tg_ledger_open(NULL, &world->ledger));
-    world->tenant = world_peer(world, "tester");
+    world->tenant = world_peer(world, name);
+}
+
+static void open_device(struct world *world, const char *options) {
+    struct tg_device *host;
+
+    ck_assert_ok(tg_device_open(tested_uri("", options), &host));
+    ck_assert_ok(tg__fault_wrap(host, &world->fault));
+    ck_assert_ok(tg__spy_wrap(world->fault, &world->spy));
 }
 
 void world_open(struct world *world, const char *options, bool has_ledger) {
-    struct tg_device *host;
-
     memset(world, 0, sizeof *world);
     snprintf(world->dir, sizeof world->dir, "/dev/shm/tidegate-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(world->dir));
     setenv("TIDEGATE_DIR", world->dir, 1);
-    ck_assert_ok(tg_device_open(tested_uri("", options), &host));
-    ck_assert_ok(tg__fault_wrap(host, &world->fault));
-    ck_assert_ok(tg__spy_wrap(world->fault, &world->spy));
+    open_device(world, options);
     if (has_ledger)
-        join(world);
+        join(world, "tester");
     ck_assert_ok(tg_memory_open(world->spy, world->tenant, &world->memory));
     tg__spy_clear(world->spy);
+}
+
+void world_enter(struct world *world, const char *options) {
+    open_device(world, options);
+    join(world, "mortal");
+    ck_assert_ok(tg_memory_open(world->spy, world->tenant, &world->memory));
 }
 
 /* A shell for each of a thousand worlds would be most of what the sweep takes. */
@@ -139,6 +150,30 @@ void world_disarm(struct world *world) {
     struct tg__fault_plan plan = {.mode = TG__FAULT_NONE};
 
     tg__fault_arm(world->fault, &plan);
+}
+
+int world_deaths(struct world *world, struct tg_tag *tag, uint64_t capacity_bytes,
+                 enum tg__fault_mode mode, void (*live)(enum tg__fault_mode mode, uint64_t nth)) {
+    int deaths = 0, status = 0;
+
+    for (uint64_t nth = 1; nth < 100; nth++) {
+        pid_t child = fork();
+        void *all;
+
+        if (child == 0) {
+            live(mode, nth);
+            _exit(0);
+        }
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_uint_eq(world_free_bytes(world), capacity_bytes);
+        all = world_alloc(tag, capacity_bytes);
+        ck_assert_ok(tg_memory_free(world->memory, all, NULL));
+        if (WIFEXITED(status))
+            break;
+        deaths++;
+    }
+    ck_assert_int_eq(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+    return deaths;
 }
 
 size_t world_calls(struct world *world, enum tg__op op) {

@@ -45,6 +45,8 @@ struct world {
 
 /* options: of the host device, "capacity=64MiB,lag=5". */
 void world_open(struct world *world, const char *options, bool has_ledger);
+/* For a forked child that may die: a tenant beside the parent's, in the same directory. */
+void world_enter(struct world *world, const char *options);
 /* Also checks that nothing is left on the device and in the ledger. */
 void world_close(struct world *world);
 
@@ -60,6 +62,11 @@ struct tg_tag_view world_view(struct world *world);
 void world_arm(struct world *world, enum tg__op op, enum tg__fault_mode mode, uint64_t nth,
                int status);
 void world_disarm(struct world *world);
+/* Forks children that enter and are killed before or after their first call, their second, …, until
+ * one lives through it. Wherever one dies, the device is whole for who comes next: `tag` can have
+ * all of it. Returns how many died. */
+int world_deaths(struct world *world, struct tg_tag *tag, uint64_t capacity_bytes,
+                 enum tg__fault_mode mode, void (*live)(enum tg__fault_mode mode, uint64_t nth));
 /* How many calls of an entry the spy has seen. */
 size_t world_calls(struct world *world, enum tg__op op);
 

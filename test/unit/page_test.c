@@ -549,14 +549,7 @@ static const struct life whole = {"capacity=64MiB", tell_story};
 static const struct life waiting = {"capacity=64MiB,hang=1", wait_for_the_way};
 
 static void live_and_die(const struct life *life, uint64_t nth, enum tg__fault_mode mode) {
-    struct tg_device *host;
-
-    ck_assert_ok(tg_device_open(tested_uri("", life->options), &host));
-    ck_assert_ok(tg__fault_wrap(host, &world.fault));
-    ck_assert_ok(tg__spy_wrap(world.fault, &world.spy));
-    ck_assert_ok(tg_ledger_open(NULL, &world.ledger));
-    world.tenant = world_peer(&world, "dying");
-    ck_assert_ok(tg_memory_open(world.spy, world.tenant, &world.memory));
+    world_enter(&world, life->options);
     tag = world_tag(&world, "expandable", saved);
     ck_assert_ok(tg__estate_reserve(world.memory, 72 * MIB, &estate));
     life->act(nth, mode);

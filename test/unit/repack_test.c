@@ -2,10 +2,7 @@
 /* Freed pieces of large chunks go back to the device; what is live stays, byte by byte, where it
  * is. */
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "../api/tested_device.h"
 #include "memory/state.h"
 #include "memory_world.h"
 #include "suite.h"
@@ -278,44 +275,21 @@ END_TEST
 
 /* ---- death ----------------------------------------------------------------------------------- */
 
-/* A tenant beside the parent's, that is killed before or after its nth call. */
 static void die_while_repacking(enum tg__fault_mode mode, uint64_t nth) {
-    struct tg_device *host;
-
-    ck_assert_ok(tg_device_open(tested_uri("", "capacity=256MiB"), &host));
-    ck_assert_ok(tg__fault_wrap(host, &world.fault));
-    ck_assert_ok(tg__spy_wrap(world.fault, &world.spy));
-    ck_assert_ok(tg_ledger_open(NULL, &world.ledger));
-    world.tenant = world_peer(&world, "mortal");
-    ck_assert_ok(tg_memory_open(world.spy, world.tenant, &world.memory));
+    world_enter(&world, "capacity=256MiB");
     one_chunk("a");
     keep_some(0x8182);
     world_arm(&world, TG__OP_ANY, mode, nth, 0);
     ck_assert_ok(tg_memory_repack(world.memory, NULL, 1000, NULL));
-    _exit(0);
 }
 
-/* Wherever it dies, the device is whole for who comes next. */
 START_TEST(a_death_leaves_nothing) {
     enum tg__fault_mode mode = _i == 0 ? TG__FAULT_KILL_BEFORE : TG__FAULT_KILL_AFTER;
-    int deaths = 0, status = 0;
-    void *block;
+    int deaths;
 
     world_open(&world, "capacity=256MiB", true);
-    for (uint64_t nth = 1; nth < 100; nth++) {
-        pid_t child = fork();
-
-        if (child == 0)
-            die_while_repacking(mode, nth);
-        ck_assert_int_eq(waitpid(child, &status, 0), child);
-        ck_assert_uint_eq(world_free_bytes(&world), 256 * MIB);
-        block = world_alloc(world_tag(&world, "a", packed), 256 * MIB);
-        ck_assert_ok(tg_memory_free(world.memory, block, NULL));
-        if (WIFEXITED(status))
-            break;
-        deaths++;
-    }
-    ck_assert_int_eq(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+    deaths = world_deaths(&world, world_tag(&world, "a", packed), 256 * MIB, mode,
+                          die_while_repacking);
     ck_assert_int_ge(deaths, 19); /* 3 creates, copies, 6 maps, 4 unmaps, a release, fences */
     world_close(&world);
 }

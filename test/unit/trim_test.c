@@ -2,12 +2,9 @@
 /* Granules of blocks that nobody wants the content of go back to the device and come again; the
  * rest of the block stays, byte by byte, where it is: awake, asleep, freed, and whatever fails. */
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <tidegate/process.h>
 
-#include "../api/tested_device.h"
 #include "memory/page.h"
 #include "memory_world.h"
 #include "suite.h"
@@ -574,17 +571,10 @@ END_TEST
 
 /* ---- death ----------------------------------------------------------------------------------- */
 
-/* A tenant beside the parent's, that is killed before or after its nth call. */
 static void die_while_trimming(enum tg__fault_mode mode, uint64_t nth) {
     struct tg_range ranges[2];
-    struct tg_device *host;
 
-    ck_assert_ok(tg_device_open(tested_uri("", "capacity=128MiB"), &host));
-    ck_assert_ok(tg__fault_wrap(host, &world.fault));
-    ck_assert_ok(tg__spy_wrap(world.fault, &world.spy));
-    ck_assert_ok(tg_ledger_open(NULL, &world.ledger));
-    world.tenant = world_peer(&world, "mortal");
-    ck_assert_ok(tg_memory_open(world.spy, world.tenant, &world.memory));
+    world_enter(&world, "capacity=128MiB");
     tag = world_tag(&world, "a", saved);
     block = world_alloc(tag, SIZE);
     ranges[0] = piece(3, 6);
@@ -592,30 +582,14 @@ static void die_while_trimming(enum tg__fault_mode mode, uint64_t nth) {
     world_arm(&world, TG__OP_ANY, mode, nth, 0);
     ck_assert_ok(tg_memory_trim(world.memory, ranges, 2, 1000, NULL));
     ck_assert_ok(tg_memory_refill(world.memory, 1000, NULL));
-    _exit(0);
 }
 
-/* Wherever it dies, the device is whole for who comes next. */
 START_TEST(a_death_leaves_nothing) {
     enum tg__fault_mode mode = _i == 0 ? TG__FAULT_KILL_BEFORE : TG__FAULT_KILL_AFTER;
-    int deaths = 0, status = 0;
-    void *all;
+    int deaths;
 
     ck_assert_ok(tg_memory_free(world.memory, block, NULL));
-    for (uint64_t nth = 1; nth < 100; nth++) {
-        pid_t child = fork();
-
-        if (child == 0)
-            die_while_trimming(mode, nth);
-        ck_assert_int_eq(waitpid(child, &status, 0), child);
-        ck_assert_uint_eq(world_free_bytes(&world), CAPACITY * MIB);
-        all = world_alloc(tag, CAPACITY * MIB);
-        ck_assert_ok(tg_memory_free(world.memory, all, NULL));
-        if (WIFEXITED(status))
-            break;
-        deaths++;
-    }
-    ck_assert_int_eq(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+    deaths = world_deaths(&world, tag, CAPACITY * MIB, mode, die_while_trimming);
     ck_assert_int_ge(deaths, 22); /* 4 creates, 6 maps, 3 unmaps, 2 copies, … */
 }
 END_TEST
