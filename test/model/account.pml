@@ -53,20 +53,7 @@ byte deaths;
 #define ALL_OVER ((is_dead[0] || is_over[0]) && (is_dead[1] || is_over[1]) && \
                   (is_dead[2] || is_over[2]))
 
-#define TRANSITION(name, occupied_more, reserved_more, asleep_more, created_more, is_under_lock) \
-    inline move_##name(i) {                                                                      \
-        occupied[i] = occupied[i] + (occupied_more);                                             \
-        reserved[i] = reserved[i] + (reserved_more);                                             \
-        asleep[i] = asleep[i] + (asleep_more)                                                    \
-    }
-#define HOST_TRANSITION(name, reserved_more, touched_more, is_under_lock)
-#define ENDING(name, keeps_occupied, keeps_reserved, keeps_asleep, keeps_host)                   \
-    inline end_by_##name(i) {                                                                    \
-        occupied[i] = (keeps_occupied -> occupied[i] : 0);                                       \
-        reserved[i] = (keeps_reserved -> reserved[i] : 0);                                       \
-        asleep[i] = (keeps_asleep -> asleep[i] : 0)                                              \
-    }
-#include "transitions.def"
+#include "figures.def"
 
 #define IN_BOOKS(i) (memory[i] <= occupied[i] + reserved[i])
 

@@ -128,20 +128,7 @@ bool was_spoiled[GENERATIONS]; /* a member failed or died before it was ready */
 bool was_taken[GENERATIONS], was_refused[GENERATIONS];
 bool has_committed[2]; /* the group, once */
 
-#define TRANSITION(name, occupied_more, reserved_more, asleep_more, created_more, is_under_lock) \
-    inline move_##name(i) {                                                                      \
-        occupied[i] = occupied[i] + (occupied_more);                                             \
-        reserved[i] = reserved[i] + (reserved_more);                                             \
-        asleep[i] = asleep[i] + (asleep_more)                                                    \
-    }
-#define HOST_TRANSITION(name, reserved_more, touched_more, is_under_lock)
-#define ENDING(name, keeps_occupied, keeps_reserved, keeps_asleep, keeps_host)                   \
-    inline end_by_##name(i) {                                                                    \
-        occupied[i] = (keeps_occupied -> occupied[i] : 0);                                       \
-        reserved[i] = (keeps_reserved -> reserved[i] : 0);                                       \
-        asleep[i] = (keeps_asleep -> asleep[i] : 0)                                              \
-    }
-#include "transitions.def"
+#include "figures.def"
 
 #define SLOT(i) SLOT_OF(GROUP_OF(i))
 #define GENERATION(i) (named[i] + 8 * SLOT(i))
