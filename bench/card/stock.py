@@ -201,25 +201,29 @@ def objects():
         ", ".join(str(folder) for folder in folders)
 
 
+def seen_by_child(script, words, env, limit_s):
+    """What a child has seen, and what it said at last; or None, and why."""
+    try:
+        done = subprocess.run([sys.executable, script, "--child", *words], text=True,
+                              capture_output=True, check=False, env=env, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return None, f"it took more than {limit_s} s"
+    said = [line for line in done.stdout.splitlines() if line.startswith("SEEN ")]
+    if done.returncode != 0 or not said:
+        return None, f"exit {done.returncode}: {done.stderr[-600:]}"
+    return json.loads(said[-1][5:]), done.stderr[-600:]
+
+
 def run(way, options, pair=None):
-    """What a child has seen, and what it said at last."""
+    """As seen_by_child, of a training."""
     env = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
            "PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{way == 'expandable'}"}
     env.pop("LD_PRELOAD", None)
     env["TIDEGATE"] = "off"
     if pair:
         env.update(LD_PRELOAD=str(pair[1]), TIDEGATE="on", TIDEGATE_DEFAULT_TAG="trainer")
-    command = [sys.executable, __file__, "--child", way, str(pair[0]) if pair else "",
-               "quick" if options.quick else ""]
-    try:
-        done = subprocess.run(command, text=True, capture_output=True, check=False, env=env,
-                              timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return None, f"it took more than {LIMIT_S} s"
-    said = [line for line in done.stdout.splitlines() if line.startswith("SEEN ")]
-    if done.returncode != 0 or not said:
-        return None, f"exit {done.returncode}: {done.stderr[-600:]}"
-    return json.loads(said[-1][5:]), done.stderr[-600:]
+    words = [way, str(pair[0]) if pair else "", "quick" if options.quick else ""]
+    return seen_by_child(__file__, words, env, LIMIT_S)
 
 
 def rate(operation):

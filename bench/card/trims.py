@@ -11,12 +11,11 @@ Rows go to trims-DATE.json.
 """
 import json
 import os
-import subprocess
 import sys
 import time
 
 from card_results import GIB, MIB, no_row, parser, row, write_results
-from stock import objects, trained
+from stock import objects, seen_by_child, trained
 
 ROUNDS = 10
 BUDGET_S, RUN_S = 0.020, 0.0002  # a trim, and each live run more
@@ -73,20 +72,12 @@ def child(trims, quick):
 
 
 def run(trims, options, pair):
-    """What a child has seen, and what it said at last."""
+    """As seen_by_child, of a training."""
     env = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "LD_PRELOAD": str(pair[1]),
            "TIDEGATE": "on", "TIDEGATE_DEFAULT_TAG": "trainer",
            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
-    try:
-        done = subprocess.run([sys.executable, __file__, "--child", str(int(trims)),
-                               str(int(options.quick))], text=True, capture_output=True,
-                              check=False, env=env, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return None, f"it took more than {LIMIT_S} s"
-    said = [line for line in done.stdout.splitlines() if line.startswith("SEEN ")]
-    if done.returncode != 0 or not said:
-        return None, f"exit {done.returncode}: {done.stderr[-600:]}"
-    return json.loads(said[-1][5:]), done.stderr[-600:]
+    words = [str(int(trims)), str(int(options.quick))]
+    return seen_by_child(__file__, words, env, LIMIT_S)
 
 
 def rows_of(ours, plain):
