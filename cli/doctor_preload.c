@@ -21,7 +21,7 @@
 
 /* False: said, and *status is the verb's. */
 static bool load(const struct doctor *doctor, const struct doctor_preload_params *params,
-                 struct loaded *loaded, int *status) {
+                 struct texts *loaded, int *status) {
     struct sentence why = {""};
     int64_t pid = 0;
     bool is_good = true;
@@ -42,7 +42,7 @@ static bool load(const struct doctor *doctor, const struct doctor_preload_params
 }
 
 /* What the preload cannot stand before, and what cannot be looked at. */
-static bool look(const struct loaded *loaded, struct preload_report *report) {
+static bool look(const struct texts *loaded, struct preload_report *report) {
     report->objects = calloc(loaded->count + 1, sizeof *report->objects);
     if (report->objects == NULL)
         return false;
@@ -51,7 +51,7 @@ static bool look(const struct loaded *loaded, struct preload_report *report) {
         struct object_facts facts;
         struct sentence why;
 
-        object->path = loaded->paths[i];
+        object->path = loaded->items[i];
         if (!object_look(object->path, &facts, &why))
             sentence_set(&object->finding, "it cannot be looked at: %s", why.text);
         else if (facts.has_own_runtime)
@@ -76,13 +76,13 @@ static void try_one(const char *runtime, struct preload_report *report) {
 }
 
 /* Those that were loaded; where nobody loads, those that the loader finds by name. */
-static void try_all(const struct doctor_preload_params *params, const struct loaded *loaded,
+static void try_all(const struct doctor_preload_params *params, const struct texts *loaded,
                     struct preload_report *report) {
     static const char *const names[] = {"libcudart.so.12", "libcudart.so.13"};
 
     for (size_t i = 0; i < loaded->count; i++) {
-        if (object_is_runtime(loaded->paths[i]))
-            try_one(loaded->paths[i], report);
+        if (object_is_runtime(loaded->items[i]))
+            try_one(loaded->items[i], report);
     }
     if (params->pid != NULL || params->command != NULL)
         return;
@@ -132,7 +132,7 @@ static void judge(const struct doctor_preload_params *params, int status,
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 static int answer(struct doctor *doctor, const struct doctor_preload_params *params,
-                  struct loaded *loaded, struct preload_report *report) {
+                  struct texts *loaded, struct preload_report *report) {
     int status = EXIT_ANSWERED;
 
     if (!load(doctor, params, loaded, &status))
@@ -161,7 +161,7 @@ static int answer(struct doctor *doctor, const struct doctor_preload_params *par
 
 int doctor_preload(struct doctor *doctor, const struct doctor_preload_params *params) {
     struct preload_report report = {.runtime_count = 0};
-    struct loaded loaded = {.count = 0};
+    struct texts loaded = {.count = 0};
     int status;
 
     if (doctor->scratch[0] == '\0') {
@@ -173,7 +173,7 @@ int doctor_preload(struct doctor *doctor, const struct doctor_preload_params *pa
     if (!run_preload_path(report.preload) || !run_preload_hand_on(NULL))
         return EXIT_WRONG;
     status = answer(doctor, params, &loaded, &report);
-    loaded_free(&loaded);
+    texts_free(&loaded);
     free(report.runtimes);
     free(report.objects);
     return status;

@@ -21,34 +21,17 @@
 
 #define FILE_STEM "loads"
 
-void loaded_free(struct loaded *loaded) {
-    for (size_t i = 0; i < loaded->count; i++)
-        free(loaded->paths[i]);
-    free(loaded->paths);
-    *loaded = (struct loaded){.paths = NULL};
-}
-
-static bool add(struct loaded *loaded, const char *path) {
+static bool add(struct texts *loaded, const char *path) {
     for (size_t i = 0; i < loaded->count; i++) {
-        if (strcmp(loaded->paths[i], path) == 0)
+        if (strcmp(loaded->items[i], path) == 0)
             return true;
     }
-    if (loaded->count == loaded->room) {
-        size_t room = loaded->room == 0 ? 64 : 2 * loaded->room;
-        char **more = reallocarray(loaded->paths, room, sizeof *more);
-
-        if (more == NULL)
-            return false;
-        loaded->paths = more;
-        loaded->room = room;
-    }
-    loaded->paths[loaded->count] = strdup(path);
-    return loaded->paths[loaded->count] != NULL && ++loaded->count > 0;
+    return texts_add(loaded, "%s", path);
 }
 
 /* Gives each line without its end to `take`. */
-static bool for_lines(FILE *file, bool (*take)(struct loaded *loaded, char *line),
-                      struct loaded *loaded) {
+static bool for_lines(FILE *file, bool (*take)(struct texts *loaded, char *line),
+                      struct texts *loaded) {
     char *line = NULL;
     bool is_good = true;
     size_t room = 0;
@@ -64,7 +47,7 @@ static bool for_lines(FILE *file, bool (*take)(struct loaded *loaded, char *line
 /* ---- a process ------------------------------------------------------------------------------- */
 
 /* What is code of a file. */
-static bool take_map(struct loaded *loaded, char *line) {
+static bool take_map(struct texts *loaded, char *line) {
     char *path = strchr(line, '/'), *rights = strchr(line, ' ');
 
     if (path == NULL || rights == NULL || rights[3] != 'x')
@@ -72,7 +55,7 @@ static bool take_map(struct loaded *loaded, char *line) {
     return add(loaded, path);
 }
 
-bool loaded_of_process(unsigned long long pid, struct loaded *loaded, struct sentence *why) {
+bool loaded_of_process(unsigned long long pid, struct texts *loaded, struct sentence *why) {
     char path[64];
     bool is_good;
     FILE *file;
@@ -97,7 +80,7 @@ bool loaded_of_process(unsigned long long pid, struct loaded *loaded, struct sen
 /* ---- a command ------------------------------------------------------------------------------- */
 
 /* The program is told as it was called, which may be found by PATH. */
-static bool add_program(struct loaded *loaded, const char *name) {
+static bool add_program(struct texts *loaded, const char *name) {
     const char *path = getenv("PATH");
     char whole[PATH_MAX], found[PATH_MAX];
 
@@ -112,7 +95,7 @@ static bool add_program(struct loaded *loaded, const char *name) {
     return true;
 }
 
-static bool take_load(struct loaded *loaded, char *line) {
+static bool take_load(struct texts *loaded, char *line) {
     static const char init[] = "\tcalling init: ", program[] = "\tinitialize program: ";
     const char *tab = strchr(line, '\t');
 
@@ -123,7 +106,7 @@ static bool take_load(struct loaded *loaded, char *line) {
     return true;
 }
 
-static bool take_files(const char *folder, struct loaded *loaded) {
+static bool take_files(const char *folder, struct texts *loaded) {
     DIR *files = opendir(folder);
     bool is_good = files != NULL;
 
@@ -197,7 +180,7 @@ static int run(char *const *argv, const char *output, int *status) {
     return 0;
 }
 
-bool loaded_of_command(char *const *argv, const char *folder, struct loaded *loaded, int *status,
+bool loaded_of_command(char *const *argv, const char *folder, struct texts *loaded, int *status,
                        struct sentence *why) {
     char output[PATH_MAX];
     int error;
