@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -79,18 +80,27 @@ bool loaded_of_process(unsigned long long pid, struct texts *loaded, struct sent
 
 /* ---- a command ------------------------------------------------------------------------------- */
 
-/* The program is told as it was called, which may be found by PATH. */
+static bool is_program(const char *path) {
+    struct stat status;
+
+    return stat(path, &status) == 0 && S_ISREG(status.st_mode) && access(path, X_OK) == 0;
+}
+
+/* The program is told as it was called, which may be found by PATH: an empty part of it is the
+ * current folder. */
 static bool add_program(struct texts *loaded, const char *name) {
-    const char *path = getenv("PATH");
+    const char *part = getenv("PATH");
     char whole[PATH_MAX], found[PATH_MAX];
 
     if (strchr(name, '/') != NULL)
         return realpath(name, whole) == NULL || add(loaded, whole);
-    for (; path != NULL; path = strchr(path, ':')) {
-        path += *path == ':';
-        snprintf(whole, sizeof whole, "%.*s/%s", (int)strcspn(path, ":"), path, name);
-        if (access(whole, X_OK) == 0 && realpath(whole, found) != NULL)
+    while (part != NULL) {
+        int length = (int)strcspn(part, ":");
+
+        snprintf(whole, sizeof whole, "%.*s%s%s", length, part, length == 0 ? "" : "/", name);
+        if (is_program(whole) && realpath(whole, found) != NULL)
             return add(loaded, found);
+        part = part[length] == ':' ? part + length + 1 : NULL;
     }
     return true;
 }

@@ -71,9 +71,9 @@ def doctor(tidegate, tmp_path):
     """doctor(*args, libraries=…, driver=…, …) -> Result; the ledger's place is this test's own."""
     place = tmp_path / "node"
 
-    def call(*args, libraries=(TOYS,), driver=CARD, **env):
+    def call(*args, libraries=(TOYS,), driver=CARD, cwd=None, **env):
         paths = ":".join(map(str, (BUILD / "test" / "standin", *libraries)))
-        result = tidegate("doctor", "--preload", *args, env={
+        result = tidegate("doctor", "--preload", *args, cwd=cwd, env={
             "TIDEGATE_DIR": str(place), "TIDEGATE_STANDIN": driver, "LD_LIBRARY_PATH": paths,
             "TIDEGATE_LIBRARY": str(LIBRARY), **env})
         assert not place.exists() and not list(tmp_path.glob("tidegate-doctor-*"))
@@ -253,6 +253,18 @@ def test_a_program_with_a_runtime_of_its_own(doctor, tmp_path):
                    input=SYMBOL + "int main(void) { return 0; }")
     for name, path in ((program, os.environ["PATH"]), ("linked", f"/nowhere:{tmp_path}")):
         answer = answer_of(doctor("--json", "--", name, PATH=path))
+        assert [found["path"] for found in answer["objects"]] == [str(program)]
+
+
+@pytest.mark.parametrize("path", ["", ":/nowhere", "/nowhere:", "/nowhere::/nowhere"])
+def test_a_program_of_the_current_folder(doctor, tmp_path, path):
+    """An empty part of PATH names it; a folder of the program's name is none."""
+    program, other = tmp_path / "linked", tmp_path / "other"
+    (other / "linked").mkdir(parents=True)
+    subprocess.run(["cc", "-o", program, "-x", "c", "-"], text=True, check=True,
+                   input=SYMBOL + "int main(void) { return 0; }")
+    for first in ("", f"{other}:"):
+        answer = answer_of(doctor("--json", "--", "linked", PATH=first + path, cwd=tmp_path))
         assert [found["path"] for found in answer["objects"]] == [str(program)]
 
 
