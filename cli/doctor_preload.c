@@ -69,25 +69,35 @@ static bool environment_make(const struct doctor *doctor) {
            setenv("TIDEGATE_DIR", doctor->scratch, 1) == 0;
 }
 
-static void try_one(const char *runtime, struct preload_report *report) {
-    if (report->runtime_count < PRELOAD_RUNTIMES_MOST &&
-        preload_runtime_try(runtime, report->preload, &report->runtimes[report->runtime_count]))
-        report->runtime_count++;
+/* False: no memory. */
+static bool try_one(const char *runtime, struct preload_report *report) {
+    size_t count = report->runtime_count;
+    struct preload_runtime *more = reallocarray(report->runtimes, count + 1, sizeof *more);
+
+    if (more == NULL)
+        return false;
+    report->runtimes = more;
+    report->runtime_count += preload_runtime_try(runtime, report->preload, &more[count]);
+    return true;
 }
 
-/* Those that were loaded; where nobody loads, those that the loader finds by name. */
-static void try_all(const struct doctor_preload_params *params, const struct texts *loaded,
+/* Those that were loaded; where nobody loads, those that the loader finds by name. False: no
+ * memory. */
+static bool try_all(const struct doctor_preload_params *params, const struct texts *loaded,
                     struct preload_report *report) {
     static const char *const names[] = {"libcudart.so.12", "libcudart.so.13"};
 
     for (size_t i = 0; i < loaded->count; i++) {
-        if (object_is_runtime(loaded->items[i]))
-            try_one(loaded->items[i], report);
+        if (object_is_runtime(loaded->items[i]) && !try_one(loaded->items[i], report))
+            return false;
     }
     if (params->pid != NULL || params->command != NULL)
-        return;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        try_one(names[i], report);
+        return true;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!try_one(names[i], report))
+            return false;
+    }
+    return true;
 }
 
 static size_t bad_count(const struct preload_report *report) {
@@ -141,12 +151,10 @@ static int answer(struct doctor *doctor, const struct doctor_preload_params *par
         return EXIT_INTERRUPTED;
     if (params->command == NULL)
         status = EXIT_ANSWERED;
-    report->runtimes = calloc(PRELOAD_RUNTIMES_MOST, sizeof *report->runtimes);
-    if (report->runtimes == NULL || !look(loaded, report) || !environment_make(doctor)) {
+    if (!look(loaded, report) || !environment_make(doctor) || !try_all(params, loaded, report)) {
         say_no_memory();
         return EXIT_WRONG;
     }
-    try_all(params, loaded, report);
     if (stop_signal_came())
         return EXIT_INTERRUPTED;
     judge(params, status, report);

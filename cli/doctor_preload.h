@@ -11,7 +11,7 @@
 #include "package.h"
 #include "preload_probe.h"
 
-enum { PRELOAD_RUNTIMES_MOST = 8, PRELOAD_ORDER_MOST = 8 };
+enum { PRELOAD_ORDER_MOST = 8 };
 
 struct preload_call_tried {
     enum preload_outcome outcome;

@@ -301,6 +301,18 @@ def test_a_process(doctor, sleeper, tmp_path):
     assert answer["finding"] == f"process {other} has no CUDA runtime (libcudart*) loaded"
 
 
+def test_all_runtimes_of_a_process(doctor, sleeper, tmp_path):
+    """However many there are: one that is left out would be one that nobody tried."""
+    runtimes = [tmp_path / str(number) / "libcudart.so.13" for number in range(10, 20)]
+    for path in runtimes:
+        path.parent.mkdir()
+        shutil.copy(TOYS / "libcudart.so.13", path)
+    process = sleeper(*runtimes, LD_LIBRARY_PATH=str(BUILD / "test" / "standin"))
+    answer = answer_of(doctor("--json", "--pid", process.pid))
+    assert sorted(runtime["path"] for runtime in answer["runtimes"]) == list(map(str, runtimes))
+    assert answer["finding"] == "tried over 10 CUDA runtimes"
+
+
 def _word(at, value, size):
     return lambda data: data[:at] + value.to_bytes(size, "little") + data[at + size:]
 
