@@ -12,6 +12,8 @@
 #include "place.h"
 #include "say.h"
 
+struct json_t;
+
 /* Skipped: what it needs is not there, and has a line of its own. */
 enum finding_state { FINDING_OK, FINDING_WARN, FINDING_BAD, FINDING_SKIPPED };
 
@@ -62,6 +64,12 @@ void command_of_path(struct sentence *command, const char *before, const char *p
                      const char *after);
 
 const char *finding_state_text(enum finding_state state);
+
+/* What to do, on a line of its own; nothing where there is no advice. */
+void finding_advice_print(const struct finding *finding, const char *indent);
+
+/* Adds its fields to an object: as json_put. */
+int finding_json_put(struct json_t *object, const struct finding *finding);
 
 /* Whether the row speaks of a program that is installed, and of its version and engine. */
 bool doctor_feature_applies(const struct doctor *doctor, const struct feature *feature);

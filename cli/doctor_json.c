@@ -6,7 +6,17 @@
 #define TEXT_MOST 4096
 
 static json_t *text_value(const char *text) {
-    return *text == '\0' ? json_null() : json_text(text, TEXT_MOST);
+    return json_text_if_any(text, TEXT_MOST);
+}
+
+int finding_json_put(json_t *object, const struct finding *finding) {
+    int failed = 0;
+
+    failed |= json_put(object, "state", json_string(finding_state_text(finding->state)));
+    failed |= json_put(object, "finding", json_text(finding->text.text, TEXT_MOST));
+    failed |= json_put(object, "advice", text_value(finding->advice.text));
+    failed |= json_put(object, "command", text_value(finding->command.text));
+    return failed;
 }
 
 static json_t *check_object(unsigned check, const struct finding *finding) {
@@ -14,10 +24,7 @@ static json_t *check_object(unsigned check, const struct finding *finding) {
     int failed = 0;
 
     failed |= json_put(object, "name", json_string(check_name(check)));
-    failed |= json_put(object, "state", json_string(finding_state_text(finding->state)));
-    failed |= json_put(object, "finding", json_text(finding->text.text, TEXT_MOST));
-    failed |= json_put(object, "advice", text_value(finding->advice.text));
-    failed |= json_put(object, "command", text_value(finding->command.text));
+    failed |= finding_json_put(object, finding);
     return json_whole(object, failed);
 }
 

@@ -5,20 +5,6 @@
 
 #define TEXT_MOST 4096
 
-static json_t *text_value(const char *text) {
-    return *text == '\0' ? json_null() : json_text(text, TEXT_MOST);
-}
-
-static int finding_put(json_t *object, const struct finding *finding) {
-    int failed = 0;
-
-    failed |= json_put(object, "state", json_string(finding_state_text(finding->state)));
-    failed |= json_put(object, "finding", json_text(finding->text.text, TEXT_MOST));
-    failed |= json_put(object, "advice", text_value(finding->advice.text));
-    failed |= json_put(object, "command", text_value(finding->command.text));
-    return failed;
-}
-
 static json_t *call_object(const struct preload_call_tried *tried, unsigned call) {
     bool is_right = preload_call_is_right(tried, call);
     json_t *object = json_object();
@@ -32,13 +18,13 @@ static json_t *call_object(const struct preload_call_tried *tried, unsigned call
     failed |= json_put(object, "expected",
                        json_string(preload_outcome_text(preload_call_expected(call))));
     failed |= json_put(object, "code", json_integer(tried->code));
-    failed |= json_put(object, "first", text_value(tried->first));
+    failed |= json_put(object, "first", json_text_if_any(tried->first, TEXT_MOST));
     return json_whole(object, failed);
 }
 
 static json_t *runtime_object(const struct preload_runtime *runtime) {
     json_t *object = json_object(), *order = json_array(), *calls = json_array();
-    int failed = finding_put(object, &runtime->finding);
+    int failed = finding_json_put(object, &runtime->finding);
 
     for (size_t i = 0; i < runtime->order_count; i++)
         failed |= json_array_append_new(order, json_text(runtime->order[i], TEXT_MOST));
@@ -67,7 +53,7 @@ bool doctor_preload_json_print(const struct preload_report *report) {
     int failed = json_put(object, "schema", json_string("tidegate.preload/1"));
 
     failed |= json_put(object, "preload", json_text(report->preload, TEXT_MOST));
-    failed |= finding_put(object, &report->finding);
+    failed |= finding_json_put(object, &report->finding);
     for (size_t i = 0; i < report->runtime_count; i++)
         failed |= json_array_append_new(runtimes, runtime_object(&report->runtimes[i]));
     for (size_t i = 0; i < report->object_count; i++)

@@ -13,23 +13,12 @@ static void print(const char *text) {
     clean_print(stdout, text, TEXT_MOST);
 }
 
-static void advice_print(const struct finding *finding) {
-    if (finding->advice.text[0] == '\0')
-        return;
-    fputs(INDENT "-> ", stdout);
-    print(finding->advice.text);
-    if (finding->command.text[0] != '\0') {
-        fputs(": ", stdout);
-        print(finding->command.text);
-    }
-    putchar('\n');
-}
-
-/* "ok    PATH: FINDING", and what to do about it. */
-static void line_print(enum finding_state state, const char *path, const char *text) {
+/* "ok    PATH: FINDING", with "CUDA 12.9, " or nothing before the finding. */
+static void line_print(enum finding_state state, const char *path, const char *version,
+                       const char *text) {
     printf("%-5s ", finding_state_text(state));
     print(path);
-    fputs(": ", stdout);
+    printf(": %s", version);
     print(text);
     putchar('\n');
 }
@@ -66,12 +55,8 @@ static void runtime_print(const struct preload_runtime *runtime, const char *pre
     if (runtime->version > 0)
         snprintf(version, sizeof version, "CUDA %d.%d, ", runtime->version / 1000,
                  runtime->version % 1000 / 10);
-    printf("%-5s ", finding_state_text(runtime->finding.state));
-    print(runtime->path);
-    printf(": %s", version);
-    print(runtime->finding.text.text);
-    putchar('\n');
-    advice_print(&runtime->finding);
+    line_print(runtime->finding.state, runtime->path, version, runtime->finding.text.text);
+    finding_advice_print(&runtime->finding, INDENT);
     if (runtime->order_count == 0)
         return;
     order_print(runtime);
@@ -80,10 +65,10 @@ static void runtime_print(const struct preload_runtime *runtime, const char *pre
 }
 
 void doctor_preload_text_print(const struct preload_report *report) {
-    line_print(report->finding.state, report->preload, report->finding.text.text);
-    advice_print(&report->finding);
+    line_print(report->finding.state, report->preload, "", report->finding.text.text);
+    finding_advice_print(&report->finding, INDENT);
     for (size_t i = 0; i < report->runtime_count; i++)
         runtime_print(&report->runtimes[i], report->preload);
     for (size_t i = 0; i < report->object_count; i++)
-        line_print(FINDING_WARN, report->objects[i].path, report->objects[i].finding.text);
+        line_print(FINDING_WARN, report->objects[i].path, "", report->objects[i].finding.text);
 }

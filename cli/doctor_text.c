@@ -11,21 +11,25 @@ enum { TEXT_MOST = 1024 };
 #define LINE "%-5s %-8s "
 #define INDENT "               "
 
-static void finding_print(unsigned check, const struct finding *finding) {
-    const char *state = finding_state_text(finding->state);
-
-    printf(LINE, finding->state == FINDING_SKIPPED ? "-" : state, check_name(check));
-    clean_print(stdout, finding->text.text, TEXT_MOST);
-    putchar('\n');
+void finding_advice_print(const struct finding *finding, const char *indent) {
     if (finding->advice.text[0] == '\0')
         return;
-    fputs(INDENT "-> ", stdout);
+    printf("%s-> ", indent);
     clean_print(stdout, finding->advice.text, TEXT_MOST);
     if (finding->command.text[0] != '\0') {
         fputs(": ", stdout);
         clean_print(stdout, finding->command.text, TEXT_MOST);
     }
     putchar('\n');
+}
+
+static void finding_print(unsigned check, const struct finding *finding) {
+    const char *state = finding_state_text(finding->state);
+
+    printf(LINE, finding->state == FINDING_SKIPPED ? "-" : state, check_name(check));
+    clean_print(stdout, finding->text.text, TEXT_MOST);
+    putchar('\n');
+    finding_advice_print(finding, INDENT);
 }
 
 /* "verl 0.7.1 and newer, vllm, tp > 1" */

@@ -31,6 +31,10 @@ json_t *json_text(const char *text, size_t most) {
     return value;
 }
 
+json_t *json_text_if_any(const char *text, size_t most) {
+    return *text == '\0' ? json_null() : json_text(text, most);
+}
+
 bool json_print_to(FILE *out, json_t *object) {
     bool is_printed =
         json_dumpf(object, out, JSON_REAL_PRECISION(REAL_DIGITS)) == 0 && fputc('\n', out) != EOF;

@@ -26,6 +26,9 @@ json_t *json_known(int64_t number);
 /* Made harmless, and cut after `most` characters. */
 json_t *json_text(const char *text, size_t most);
 
+/* The same; null where there is none. */
+json_t *json_text_if_any(const char *text, size_t most);
+
 /* Prints the object on a line, and lets it go. `failed`: it is not whole. False: no memory; that
  * stdout could not be written is said by main. */
 bool json_print(json_t *object, int failed);
