@@ -49,7 +49,6 @@ struct doctor_preload_params {
     bool json;
 };
 
-const char *preload_call_symbol(unsigned call);
 const char *preload_call_what(unsigned call);
 enum preload_outcome preload_call_expected(unsigned call);
 bool preload_call_is_right(const struct preload_call_tried *tried, unsigned call);

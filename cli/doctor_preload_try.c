@@ -18,17 +18,13 @@
 enum { TRY_MS = 120000, SAID_BYTES = 1 << 18 };
 
 static const struct {
-    const char *symbol, *what;
+    const char *what;
     enum preload_outcome expected;
 } calls[PRELOAD_CALLS] = {
-#define CALL(name, symbol, what, expected) {#symbol, what, OUTCOME_##expected},
+#define CALL(name, symbol, what, expected) {what, OUTCOME_##expected},
 #include "preload_calls.def"
 #undef CALL
 };
-
-const char *preload_call_symbol(unsigned call) {
-    return calls[call].symbol;
-}
 
 const char *preload_call_what(unsigned call) {
     return calls[call].what;

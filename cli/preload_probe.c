@@ -49,7 +49,7 @@ static any_fn front(const char *symbol) {
 /* The call under the runtime's name, for these parameters. */
 #define CALLED(symbol, ...) ((int (*)(__VA_ARGS__))front(symbol))
 
-static const char *symbol_of(enum preload_call call) {
+const char *preload_call_symbol(unsigned call) {
     static const char *const symbols[] = {
 #define CALL(name, symbol, what, expected) #symbol,
 #include "preload_calls.def"
@@ -69,14 +69,14 @@ static const void *base_of(const void *function, const char **path) {
 }
 
 static bool is_there(enum preload_call call) {
-    return dlsym(probe.runtime, symbol_of(call)) != NULL;
+    return dlsym(probe.runtime, preload_call_symbol(call)) != NULL;
 }
 
 static void tell(enum preload_call call, enum preload_outcome outcome, int code) {
     const char *path = "";
 
     if (outcome != OUTCOME_MISSING)
-        (void)base_of(dlsym(RTLD_DEFAULT, symbol_of(call)), &path);
+        (void)base_of(dlsym(RTLD_DEFAULT, preload_call_symbol(call)), &path);
     printf(PRELOAD_PROBE_MARK "call %d %d %d %s\n", (int)call, (int)outcome, code, path);
     fflush(stdout);
 }
@@ -239,8 +239,8 @@ static void *make_graph(void) {
 
 static int begin_capture(enum preload_call call, void *stream) {
     if (call == PRELOAD_CALL_begin_capture || call == PRELOAD_CALL_begin_capture_own)
-        return CALLED(symbol_of(call), void *, int)(stream, RELAXED);
-    return CALLED(symbol_of(call), void *, void *, const void *, const void *, size_t,
+        return CALLED(preload_call_symbol(call), void *, int)(stream, RELAXED);
+    return CALLED(preload_call_symbol(call), void *, void *, const void *, const void *, size_t,
                   int)(stream, make_graph(), NULL, NULL, 0, RELAXED);
 }
 
@@ -259,7 +259,7 @@ static void try_capture(enum preload_call begin, enum preload_call end, bool tel
     was_counted = code == 0 && is_counted();
     tell_done(begin, code, was_counted);
     if (code == 0)
-        code = CALLED(symbol_of(end), void *, void **)(stream, &graph);
+        code = CALLED(preload_call_symbol(end), void *, void **)(stream, &graph);
     if (tells)
         tell_done(end, code, was_counted && !is_counted());
     if (graph != NULL && dlsym(probe.runtime, "cudaGraphDestroy") != NULL)
@@ -292,10 +292,10 @@ static void try_entry(enum preload_call call, const char *name, bool takes_versi
     if (tell_missing(call))
         return;
     if (takes_version)
-        code = CALLED(symbol_of(call), const char *, void **, unsigned, unsigned long long, int *)(
-            name, &function, DRIVER_VERSION, 0, &status);
+        code = CALLED(preload_call_symbol(call), const char *, void **, unsigned,
+                      unsigned long long, int *)(name, &function, DRIVER_VERSION, 0, &status);
     else
-        code = CALLED(symbol_of(call), const char *, void **, unsigned long long, int *)(
+        code = CALLED(preload_call_symbol(call), const char *, void **, unsigned long long, int *)(
             name, &function, 0, &status);
     tell_done(call, code, probe.preload != NULL && base_of(function, &path) == probe.preload);
 }
@@ -306,9 +306,9 @@ static void try_peer(void) {
 
     if (tell_missing(PRELOAD_CALL_enable_peer) || tell_missing(PRELOAD_CALL_disable_peer))
         return;
-    code = CALLED(symbol_of(PRELOAD_CALL_enable_peer), int, unsigned)(1, 0);
+    code = CALLED(preload_call_symbol(PRELOAD_CALL_enable_peer), int, unsigned)(1, 0);
     tell(PRELOAD_CALL_enable_peer, OUTCOME_PASSED_ON, code);
-    code = CALLED(symbol_of(PRELOAD_CALL_disable_peer), int)(1);
+    code = CALLED(preload_call_symbol(PRELOAD_CALL_disable_peer), int)(1);
     tell(PRELOAD_CALL_disable_peer, OUTCOME_PASSED_ON, code);
     (void)take_error();
 }

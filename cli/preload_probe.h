@@ -32,6 +32,9 @@ enum preload_outcome {
     OUTCOMES
 };
 
+/* The name by which programs call it. */
+const char *preload_call_symbol(unsigned call);
+
 /* argv: the name, the runtime, the preload. */
 int preload_probe(char **argv);
 
