@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include <unistd.h>
 
 #include "stop_signal.h"
+#include "user_command.h"
 #include "verb.h"
 
 #define FILE_STEM "loads"
@@ -148,40 +148,17 @@ static int wait_for(pid_t pid) {
             is_told = kill(pid, SIGTERM) == 0;
         nanosleep(&while_it_runs, NULL);
     }
-    return WIFSIGNALED(end) ? EXIT_SIGNALLED + WTERMSIG(end) : WEXITSTATUS(end);
-}
-
-/* Its output is not the answer's. */
-static int start(char *const *argv, pid_t *pid) {
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t defaults;
-    int error = posix_spawn_file_actions_init(&actions);
-
-    if (error != 0)
-        return error;
-    error = posix_spawnattr_init(&attributes);
-    if (error == 0) {
-        sigemptyset(&defaults);
-        sigaddset(&defaults, SIGPIPE);
-        posix_spawnattr_setsigdefault(&attributes, &defaults);
-        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
-        error = posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-        if (error == 0)
-            error = posix_spawnp(pid, argv[0], &actions, &attributes, argv, environ);
-        posix_spawnattr_destroy(&attributes);
-    }
-    posix_spawn_file_actions_destroy(&actions);
-    return error;
+    return user_command_status(end);
 }
 
 static int run(char *const *argv, const char *output, int *status) {
+    const struct user_command_params params = {.argv = argv, .is_to_stderr = true};
     pid_t pid = -1;
     int error;
 
     if (setenv("LD_DEBUG", "files", 1) != 0 || setenv("LD_DEBUG_OUTPUT", output, 1) != 0)
         return ENOMEM;
-    error = start(argv, &pid);
+    error = user_command_start(&params, &pid);
     unsetenv("LD_DEBUG");
     unsetenv("LD_DEBUG_OUTPUT");
     if (error != 0)
@@ -199,7 +176,7 @@ bool loaded_of_command(char *const *argv, const char *folder, struct texts *load
     error = run(argv, output, status);
     if (error != 0) {
         sentence_set(why, "%s: %s", argv[0], strerror(error));
-        *status = error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
+        *status = user_command_status_unstarted(error);
         return false;
     }
     if (take_files(folder, loaded))

@@ -7,14 +7,11 @@
  * the folder in which they tell what became active (see run_folder.h); with --preload the preload
  * in LD_PRELOAD. A signal from the terminal
  * reaches the command by itself; one that was sent to this process is passed on. */
-#include <errno.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "options.h"
 #include "package.h"
@@ -23,6 +20,7 @@
 #include "run_folder.h"
 #include "run_preload.h"
 #include "say.h"
+#include "user_command.h"
 #include "verb.h"
 
 struct run_options {
@@ -136,26 +134,6 @@ static void ray_warn(void) {
             "tidegate enable verl tells what to add to the command", sign.text);
 }
 
-/* 0, or the error of starting it. What was blocked for this process's sake is not for the command's
- * and neither is that it ignores SIGPIPE. */
-static int command_start(char *const *argv, const sigset_t *mask, pid_t *pid) {
-    posix_spawnattr_t attributes;
-    sigset_t defaults;
-    int error;
-
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE);
-    error = posix_spawnattr_init(&attributes);
-    if (error != 0)
-        return error;
-    posix_spawnattr_setsigmask(&attributes, mask);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    error = posix_spawnp(pid, argv[0], NULL, &attributes, argv, environ);
-    posix_spawnattr_destroy(&attributes);
-    return error;
-}
-
 /* Returns how the command ended, as waitpid has it. Signals wait, blocked, until they are taken
  * here, so that none is passed on to a pid that is no longer the command's. */
 static int command_wait(pid_t pid, const sigset_t *signals) {
@@ -175,8 +153,9 @@ static int command_wait(pid_t pid, const sigset_t *signals) {
 /* False: it never ran, which is said; *status then says how. */
 static bool command_run(char *const *argv, int *status) {
     sigset_t signals, before;
+    const struct user_command_params params = {.argv = argv, .mask = &before};
     pid_t pid;
-    int error, end;
+    int error;
 
     signal(SIGCHLD, SIG_DFL); /* where our caller ignores it, nobody would tell of the end */
     sigemptyset(&signals);
@@ -184,15 +163,14 @@ static bool command_run(char *const *argv, int *status) {
     for (size_t i = 0; i < sizeof passed_on / sizeof passed_on[0]; i++)
         sigaddset(&signals, passed_on[i]);
     sigprocmask(SIG_BLOCK, &signals, &before);
-    error = command_start(argv, &before, &pid);
+    error = user_command_start(&params, &pid); /* what was blocked for our sake is not for it */
     if (error != 0) {
         sigprocmask(SIG_SETMASK, &before, NULL);
         say("%s: %s", argv[0], strerror(error));
-        *status = error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
+        *status = user_command_status_unstarted(error);
         return false;
     }
-    end = command_wait(pid, &signals);
-    *status = WIFSIGNALED(end) ? EXIT_SIGNALLED + WTERMSIG(end) : WEXITSTATUS(end);
+    *status = user_command_status(command_wait(pid, &signals));
     return true;
 }
 
