@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from ctypes import byref, c_uint64, c_void_p
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from . import card, checks, errors, library, pools, preloaded, seams, tags, torch_sources
@@ -98,19 +97,15 @@ def _named(torch: Any) -> Iterator[None]:
 
 # ---- what torch has free -------------------------------------------------------------------------
 
-def _is_ours(memory: tags.Memory, segment: Dict[str, Any]) -> bool:
+def _is_ours(segment: Dict[str, Any]) -> bool:
     """Whether a segment is a block of the process's memory: one that torch took before the preload
     acted, or from elsewhere, is not."""
-    block, size = c_void_p(), c_uint64()
-    try:
-        library.call("tg_memory_find", memory.handle, segment["address"], None, byref(block),
-                     byref(size))
-    except errors.BadValue:
-        return False
-    return block.value == segment["address"] and size.value >= segment["total_size"]
+    found = tags.place(segment["address"])
+    return (found is not None and found.address == segment["address"]
+            and found.size_bytes >= segment["total_size"])
 
 
-def _pieces(where: card.Card, memory: tags.Memory) -> List[Piece]:
+def _pieces(where: card.Card) -> List[Piece]:
     """Free pieces with a whole granule, in segments of ours. Never of a private pool: a graph that
     is replayed writes there. Of expandable segments torch itself gives back what is whole."""
     found = []
@@ -121,7 +116,7 @@ def _pieces(where: card.Card, memory: tags.Memory) -> List[Piece]:
             if block["state"] == "inactive" and first + _GRANULE_BYTES <= at + block["size"]:
                 pieces.append(Piece(segment["stream"], block["size"], at))
             at += block["size"]
-        if pieces and _is_ours(memory, segment):
+        if pieces and _is_ours(segment):
             found += pieces
     return found
 
@@ -192,7 +187,7 @@ def _trim(trim: Trim, timeout: Optional[float]) -> Receipt:
     tags.trim_ranges(trim.memory, [], timeout)  # of a capture this tells without harming it
     where.torch.cuda.synchronize(where.index)
     where.torch.cuda.empty_cache()
-    pieces = _pieces(where, trim.memory)
+    pieces = _pieces(where)
     _check_fraction(where, pieces)
     _trims[where.index] = trim
     try:
