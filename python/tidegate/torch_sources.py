@@ -61,13 +61,17 @@ def plugged_bytes(index: int) -> int:
 
 def plugged_rest(card: Card) -> int:
     """What of the plugs is still on the card, in granules with something live."""
-    return max(0, plugged_bytes(card.index) - _trimmed_bytes(card))
+    return max(0, plugged_bytes(card.index) - _not_there(card)[1])
 
 
-def _trimmed_bytes(card: Card) -> int:
-    """What of torch's memory is not on the card, though its tag is awake."""
+def _not_there(card: Card) -> Tuple[int, int]:
+    """(asleep, trimmed): what of the program's own allocations in the default tag is not on the
+    card, since the tag sleeps, or though it is awake. To torch nothing has changed."""
     info = preloaded.usual_info(card.index)
-    return 0 if info is None or info.state == abi.TAG_ASLEEP else int(info.trimmed_bytes)
+    if info is None:
+        return 0, 0
+    is_asleep = info.state == abi.TAG_ASLEEP
+    return (int(info.size_bytes), 0) if is_asleep else (0, int(info.trimmed_bytes))
 
 
 def figures(card: Card) -> Figures:
@@ -84,8 +88,9 @@ def figures(card: Card) -> Figures:
         return _NOTHING
     pending, tagged = max(0, active - live), _tagged_bytes(card.index)
     reserved, live = max(0, reserved - tagged), max(0, live - tagged)
-    reserved = max(0, reserved - asleep_bytes(card) - _trimmed_bytes(card))
-    live, split = max(0, live - plugged_bytes(card.index)), split + plugged_rest(card)
+    (asleep, trimmed), plugged = _not_there(card), plugged_bytes(card.index)
+    reserved = max(0, reserved - asleep - trimmed)
+    live, split = max(0, live - plugged), split + max(0, plugged - trimmed)
     live = min(live, reserved)
     pending = min(pending, reserved - live)
     split = min(split, reserved - live - pending)
@@ -93,10 +98,8 @@ def figures(card: Card) -> Figures:
 
 
 def asleep_bytes(card: Card) -> int:
-    """What of the program's own allocations sleeps in the default tag: to torch nothing has
-    changed."""
-    info = preloaded.usual_info(card.index)
-    return info.size_bytes if info is not None and info.state == abi.TAG_ASLEEP else 0
+    """What of the program's own allocations sleeps in the default tag."""
+    return _not_there(card)[0]
 
 
 def in_default_tag(card: Card, size_bytes: int) -> int:
