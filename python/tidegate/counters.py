@@ -38,16 +38,12 @@ class Counters:
         self.stats = torch._C._cuda_memoryStats
         self._memory_info = torch.cuda.cudart().cudaMemGetInfo
 
-    def read(self) -> Tuple[int, int, int]:
-        """(allocated, reserved, idle) bytes: one call of torch. Idle is what is reserved and could
-        be given back, but for the pools of graphs."""
+    def read(self) -> Tuple[int, int]:
+        """(allocated, reserved) bytes: one call of torch."""
         now = self.stats(self.device)
-        reserved = now["reserved_bytes"]["all"]["current"]
-        idle = (reserved - now["active_bytes"]["all"]["current"]
-                - now["inactive_split_bytes"]["all"]["current"])
         allocated = (now["allocated_bytes"]["all"]["current"]
                      - torch_sources.plugged_bytes(self.device))
-        return allocated, reserved, idle
+        return allocated, now["reserved_bytes"]["all"]["current"]
 
     def driver(self) -> Tuple[int, int]:
         """(free, total) bytes of the device."""
@@ -56,7 +52,7 @@ class Counters:
 
     def measure(self) -> Measure:
         """Both at once."""
-        return Measure(*self.read()[:2], *self.driver())
+        return Measure(*self.read(), *self.driver())
 
     def snapshot(self) -> Dict[str, Any]:
         """The allocator's segments, blocks and history, as torch dumps them."""

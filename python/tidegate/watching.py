@@ -183,7 +183,7 @@ class Watch:
         if not self.count(number, source):
             return
         at = self.step_number
-        allocated, reserved, _ = found.read()
+        allocated, reserved = found.read()
         rose = self.live.add(at, allocated)
         if at % self.driver_period == 0:
             self.ask_driver(found)
