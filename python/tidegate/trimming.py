@@ -43,7 +43,7 @@ class Trim:
     def __init__(self, where: card.Card, memory: tags.Memory) -> None:
         self.card = where
         self.memory = memory
-        self.plugs: List[Piece] = []
+        self.plugs: Dict[int, int] = {}  # the size of each, by its address
 
     def plug(self, pieces: List[Piece]) -> None:
         """Allocates each where it is expected. What comes elsewhere goes back at once: a thread was
@@ -57,7 +57,7 @@ class Trim:
                 except RuntimeError:  # torch has no such piece any more, and the card no room
                     return
                 if address == piece.address:
-                    self.plugs.append(piece)
+                    self.plugs[address] = piece.size_bytes
                 else:
                     torch.cuda.caching_allocator_delete(address)
         if len(self.plugs) < len(pieces):
@@ -65,14 +65,13 @@ class Trim:
 
     def give_back(self, timeout: Optional[float]) -> Receipt:
         """The granules under the plugs, and nothing else."""
-        ranges = sorted((plug.address, plug.size_bytes) for plug in self.plugs)
-        return tags.trim_ranges(self.memory, ranges, timeout)
+        return tags.trim_ranges(self.memory, sorted(self.plugs.items()), timeout)
 
     def take_back(self, timeout: Optional[float]) -> Receipt:
         """All of it, or nothing changes. Then the plugs are torch's again."""
         receipt = tags.refill_ranges(self.memory, timeout)
         while self.plugs:  # forgotten first: freed twice it could be a tensor's, after Ctrl-C
-            self.card.torch.cuda.caching_allocator_delete(self.plugs.pop().address)
+            self.card.torch.cuda.caching_allocator_delete(self.plugs.popitem()[0])
         return receipt
 
 
@@ -251,7 +250,7 @@ def refill(*, timeout: Optional[float] = 20.0) -> Receipt:
 def _plugged(index: int) -> Dict[int, int]:
     """Address and size of each plug on a card."""
     found = _trims.get(index)
-    return {} if found is None else {plug.address: plug.size_bytes for plug in list(found.plugs)}
+    return {} if found is None else found.plugs.copy()  # which others change meanwhile
 
 
 torch_sources.leave_out_plugs(_plugged)
