@@ -161,6 +161,21 @@ static void try_memory(void) {
     (void)take_error();
 }
 
+static void try_free_async(enum preload_call call) {
+    bool was_ours;
+    void *addr;
+    int code;
+
+    if (tell_missing(call))
+        return;
+    code = alloc(2 * MIB, &addr);
+    was_ours = is_block(addr);
+    if (code == 0)
+        code = CALLED(preload_call_symbol(call), void *, void *)(addr, NULL);
+    tell_done(call, code, was_ours && !is_block(addr));
+    (void)take_error();
+}
+
 /* Whose a handle is stands in it. No process opens its own: who says so knows it. */
 static void try_handles(void) {
     struct handle {
@@ -382,6 +397,8 @@ int preload_probe(char **argv) {
         return EXIT_ANSWERED;
     tell_order();
     try_memory();
+    try_free_async(PRELOAD_CALL_free_async);
+    try_free_async(PRELOAD_CALL_free_async_own);
     try_handles();
     try_errors();
     try_captures();

@@ -53,8 +53,7 @@ static bool alloc(void **addr, size_t size_bytes, const void *caller, int *resul
                       library->last_error()->text);
     if (!answer(library, status, block, caller, result))
         return false;
-    if (*result == 0)
-        *addr = block;
+    *addr = *result == 0 ? block : NULL;
     return true;
 }
 
@@ -104,4 +103,37 @@ int tg__hook_free(void *addr) {
     }
     next = TG__NEXT(free);
     return next == NULL ? TG__RUNTIME_NOT_INITIALIZED : next(addr);
+}
+
+/* True: it was a block of ours, which rests until all that the device has been given has ended: so
+ * its stream's work is too. *result is the answer. */
+static bool free_later(void *addr, const void *caller, int *result) {
+    const struct tg__library *library = addr == NULL ? NULL : tg__library_opened();
+    int device;
+
+    if (library == NULL || library->find(addr, &device) != 0)
+        return false;
+    *result = tg__context_make(caller);
+    return *result != 0 || library->free(addr) == 0;
+}
+
+/* The runtime takes what cudaMalloc gave here, too. In every mode, as a free. */
+int tg__hook_free_async(void *addr, void *stream) {
+    const void *caller = TG__CALLER();
+    tg__free_async_fn next = TG__NEXT(free_async);
+    int result;
+
+    if (next == NULL)
+        return TG__RUNTIME_NOT_INITIALIZED;
+    return free_later(addr, caller, &result) ? result : next(addr, stream);
+}
+
+int tg__hook_free_async_own(void *addr, void *stream) {
+    const void *caller = TG__CALLER();
+    tg__free_async_own_fn next = TG__NEXT(free_async_own);
+    int result;
+
+    if (next == NULL)
+        return TG__RUNTIME_NOT_INITIALIZED;
+    return free_later(addr, caller, &result) ? result : next(addr, stream);
 }

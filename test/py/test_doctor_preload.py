@@ -35,6 +35,8 @@ CALLS = """\
       ours      cudaFree of a block of a tag
       passed on cudaMalloc of 512 KiB
       passed on cudaFree of the runtime's own
+      ours      cudaFreeAsync of a block of a tag
+      ours      cudaFreeAsync_ptsz of a block of a tag
       ours      cudaIpcGetMemHandle of a block of a tag
       ours      cudaIpcOpenMemHandle of this process's own: 201
       passed on cudaIpcCloseMemHandle of what was not opened: 1

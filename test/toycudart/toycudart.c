@@ -206,13 +206,14 @@ int cudaDeviceDisablePeerAccess(int peer) {
 int cudaMalloc(void **addr, size_t size_bytes) {
     unsigned long long made = 0;
     int result = begin();
+    bool began = result == 0;
 
     allocs++;
     if (result == 0 && addr == NULL)
         result = TOY_INVALID_VALUE;
     if (result == 0 && size_bytes > 0)
         result = driver.cuMemAlloc_v2(&made, size_bytes);
-    if (result == 0)
+    if (began && addr != NULL) /* NULL, where there is no memory */
         *addr = (void *)(uintptr_t)made;
     if (result == 0 && made != 0)
         toyipc_note(*addr, size_bytes);
@@ -235,7 +236,6 @@ int cudaFree(void *addr) {
     int result = begin();
 
     frees += addr != NULL;
-    toy_forget(addr);
     if (result == 0) /* a free waits, if only for nothing */
         result = addr != NULL ? free_anywhere(addr) : driver.cuCtxSynchronize();
     if (result == 0 && addr != NULL)

@@ -35,6 +35,7 @@ int cudaMallocHost(void **addr, size_t size_bytes);
 int cudaFreeHost(void *addr);
 int cudaMallocAsync(void **addr, size_t size_bytes, void *stream);
 int cudaFreeAsync(void *addr, void *stream);
+int cudaFreeAsync_ptsz(void *addr, void *stream);
 int cudaMallocPitch(void **addr, size_t *pitch, size_t width, size_t height);
 int cudaMemsetAsync(void *addr, int byte, size_t size_bytes, void *stream);
 int cudaGetLastError(void);
@@ -75,7 +76,5 @@ void toyCalls(int *allocs, int *frees);
 
 /* Inside: makes what is not 0 the thread's last error; returns it. */
 int toy_fail(int result);
-/* It is no stream's memory any more, if it was. */
-void toy_forget(const void *addr);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that cudaMalloc did not give: the preload has nothing to do with it, and a program mixes
- * it with what it gave. What a call is not for is an invalid value, as documented. */
+ * it with what it gave. What a call is not for is an invalid value, as on a card. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -11,17 +11,17 @@
 
 enum { PLACES = 64, PITCH_BYTES = 512 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards both */
-static void *of_host[PLACES], *of_streams[PLACES];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards of_host */
+static void *of_host[PLACES];
 
-static bool replace(void **places, const void *before, void *after) {
+static bool replace(const void *before, void *after) {
     bool is_done = false;
 
     pthread_mutex_lock(&mutex);
     for (int i = 0; i < PLACES && !is_done; i++) {
-        is_done = places[i] == before;
+        is_done = of_host[i] == before;
         if (is_done)
-            places[i] = after;
+            of_host[i] = after;
     }
     pthread_mutex_unlock(&mutex);
     return is_done;
@@ -43,14 +43,13 @@ int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 }
 
 int cudaMallocManaged(void **addr, size_t size_bytes, unsigned flags) {
-    return addr == NULL || size_bytes == 0 || flags == 0 ? toy_fail(TOY_INVALID_VALUE)
-                                                         : cudaMalloc(addr, size_bytes);
+    return addr == NULL || flags == 0 ? toy_fail(TOY_INVALID_VALUE) : cudaMalloc(addr, size_bytes);
 }
 
 int cudaMallocHost(void **addr, size_t size_bytes) {
     void *made = addr == NULL ? NULL : malloc(size_bytes);
 
-    if (made == NULL || !replace(of_host, NULL, made)) {
+    if (made == NULL || !replace(NULL, made)) {
         free(made);
         return toy_fail(addr == NULL ? TOY_INVALID_VALUE : TOY_OUT_OF_MEMORY);
     }
@@ -59,31 +58,25 @@ int cudaMallocHost(void **addr, size_t size_bytes) {
 }
 
 int cudaFreeHost(void *addr) {
-    if (addr != NULL && !replace(of_host, addr, NULL))
+    if (addr != NULL && !replace(addr, NULL))
         return toy_fail(TOY_INVALID_VALUE);
     free(addr);
     return 0;
 }
 
 int cudaMallocAsync(void **addr, size_t size_bytes, void *stream) {
-    int result = cudaMalloc(addr, size_bytes);
-
     (void)stream;
-    if (result == 0)
-        (void)replace(of_streams, NULL, *addr);
-    return result;
+    return cudaMalloc(addr, size_bytes);
 }
 
-void toy_forget(const void *addr) {
-    if (addr != NULL)
-        (void)replace(of_streams, addr, NULL);
-}
-
+/* What cudaMalloc gave, too. */
 int cudaFreeAsync(void *addr, void *stream) {
     (void)stream;
-    if (addr == NULL || !replace(of_streams, addr, NULL))
-        return toy_fail(TOY_INVALID_VALUE);
-    return cudaFree(addr);
+    return addr == NULL ? toy_fail(TOY_INVALID_VALUE) : cudaFree(addr);
+}
+
+int cudaFreeAsync_ptsz(void *addr, void *stream) {
+    return cudaFreeAsync(addr, stream);
 }
 
 int cudaMallocPitch(void **addr, size_t *pitch, size_t width, size_t height) {
