@@ -7,9 +7,11 @@ nothing had been, and what does that cost?
 A small transformer with Adam trains in float32, in a process of its own for each way: torch's own
 segments, expandable ones, and switched at run time as verl does. Without the preload first; then
 with it, TIDEGATE=on and the default tag `trainer`, where the script's one line at the step boundary
-puts everything to sleep, has another process take the card, and wakes it, twice. Losses must be
-those of the run without, addresses the same. Rates stand beside a plain pinned copy of the same
-process, and the driver's own process checkpoint. Rows go to stock-DATE.json.
+puts everything to sleep, has another process take the card, and wakes it, three times: as it comes,
+with its host memory prepared, and so that a second passes before the wake, since the driver clears
+what the other process had while we copy. Losses must be those of the run without, addresses the
+same. Rates stand beside a plain pinned copy of the same process, and the driver's own process
+checkpoint. Rows go to stock-DATE.json.
 """
 import ctypes
 import json
@@ -23,7 +25,7 @@ from pathlib import Path
 from card_results import GIB, MIB, ROOT, no_row, parser, row, write_results
 
 WAYS = ("native", "expandable", "toggled")
-NAPS = 2
+NAPS = ("plain", "prepared", "later")
 PINNED_BYTES = 2 * GIB
 LIMIT_S = 60  # of a process
 
@@ -73,47 +75,37 @@ def trained(torch, way, shape, steps, at_boundary):
 class Naps:
     """Sleeps and wakes the process's own memory at some step boundaries."""
 
-    def __init__(self, torch, library, at):
-        from tidegate.abi import tg_receipt
+    def __init__(self, torch, at):
         self.torch, self.at, self.seen = torch, at, []
-        self.receipt = tg_receipt
-        self.library = ctypes.CDLL(library)
-        self.memory = ctypes.c_void_p()
-        code = self.library.tg_process_memory(0, ctypes.byref(self.memory))
-        if code != 0:
-            raise SystemExit(f"tg_process_memory answers {code}")
-
-    def call(self, name):
-        receipt = self.receipt()
-        function = getattr(self.library, name)
-        began = time.perf_counter()
-        code = function(self.memory, None, ctypes.c_uint32(30000), ctypes.byref(receipt))
-        seconds = time.perf_counter() - began
-        if code != 0:
-            raise SystemExit(f"{name} answers {code}: {self.why()}")
-        items = {receipt.items[i].name.decode(): receipt.items[i].size_bytes
-                 for i in range(receipt.item_count)}
-        return {"seconds": seconds, "copied_bytes": receipt.copied_bytes,
-                "gained_bytes": receipt.gained_bytes, "items": items}
-
-    def why(self):
-        from tidegate.abi import tg_error
-        self.library.tg_last_error.restype = ctypes.POINTER(tg_error)
-        return self.library.tg_last_error().contents.text.decode(errors="replace")
 
     def __call__(self, step, model):
         if step not in self.at:
             return
-        torch = self.torch
+        import tidegate
+        kind = NAPS[self.at.index(step)]
         addresses = [p.data_ptr() for p in model.parameters()]
-        torch.cuda.synchronize()
-        used = used_bytes(torch)
-        nap = {"awake_bytes": used, "sleep": self.call("tg_memory_sleep")}
-        nap["asleep_bytes"] = used_bytes(torch)
+        self.torch.cuda.synchronize()
+        nap = {"awake_bytes": used_bytes(self.torch)}
+        if kind != "plain":
+            nap["prepare"] = timed(tidegate.prepare)
+        nap["sleep"] = timed(tidegate.sleep)
+        nap["asleep_bytes"] = used_bytes(self.torch)
         nap["taken"] = taken()
-        nap["wake"] = self.call("tg_memory_wake")
+        if kind == "later":
+            time.sleep(1)
+        nap["wake"] = timed(tidegate.wake)
         nap["same"] = addresses == [p.data_ptr() for p in model.parameters()]
         self.seen.append(nap)
+
+
+def timed(operation):
+    """What a receipt says, and the time as the caller sees it."""
+    began = time.perf_counter()
+    receipt = operation()
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "copied_bytes": receipt.copied_bytes,
+            "gained_bytes": receipt.gained_bytes, "phases": receipt.phases,
+            "tags": {tag.item: tag.size_bytes for tag in receipt.tags}}
 
 
 def used_bytes(torch):
@@ -163,15 +155,16 @@ def pinned_rates(torch):
     return rates
 
 
-def child(way, library, quick):
-    """One way, in this process; library "": without Tidegate."""
+def child(way, sleeps, quick):
+    """One way, in this process."""
     import torch
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     shape, steps = ((2, 512), 12) if quick else ((10, 2048), 24)
-    naps = Naps(torch, library, (steps // 3, 2 * steps // 3)) if library else None
-    rates = pinned_rates(torch) if library else None
+    at = [(number + 1) * steps // (len(NAPS) + 1) for number in range(len(NAPS))]
+    naps = Naps(torch, at) if sleeps else None
+    rates = pinned_rates(torch) if sleeps else None
     losses, seconds = trained(torch, way, shape, steps, naps or (lambda step, model: None))
     print("SEEN " + json.dumps({
         "losses": losses, "seconds": seconds, "pinned": rates, "naps": naps.seen if naps else []}),
@@ -222,7 +215,7 @@ def run(way, options, pair=None):
     env["TIDEGATE"] = "off"
     if pair:
         env.update(LD_PRELOAD=str(pair[1]), TIDEGATE="on", TIDEGATE_DEFAULT_TAG="trainer")
-    words = [way, str(pair[0]) if pair else "", "quick" if options.quick else ""]
+    words = [way, "sleeps" if pair else "", "quick" if options.quick else ""]
     return seen_by_child(__file__, words, env, LIMIT_S)
 
 
@@ -230,19 +223,19 @@ def rate(operation):
     return operation["copied_bytes"] / GIB / operation["seconds"]
 
 
-def nap_rows(way, number, nap, pinned, quick):
+def nap_rows(way, kind, nap, pinned, quick):
     rates = {"sleep": (rate(nap["sleep"]), pinned[0]), "wake": (rate(nap["wake"]), pinned[1])}
     took = nap["taken"]
-    rows = [row(f"{way}, {number}: same addresses", "", int(nap["same"]), ("==", 1), nap),
-            row(f"{way}, {number}: asleep, of what was used", "",
+    rows = [row(f"{way}, {kind}: same addresses", "", int(nap["same"]), ("==", 1), nap),
+            row(f"{way}, {kind}: asleep, of what was used", "",
                 nap["asleep_bytes"] / nap["awake_bytes"], None if quick else ("<=", 0.5))]
     if isinstance(took, int):
-        rows.append(row(f"{way}, {number}: another process had, GiB", "", took / GIB))
+        rows.append(row(f"{way}, {kind}: another process had, GiB", "", took / GIB))
     else:
-        rows.append(no_row(f"{way}, {number}: another process had", took))
+        rows.append(no_row(f"{way}, {kind}: another process had", took))
         rows[-1]["pass"] = False
     for what, (ours, plain) in rates.items():
-        rows.append(row(f"{way}, {number}: {what}, GiB/s", "beside a plain pinned copy's "
+        rows.append(row(f"{way}, {kind}: {what}, GiB/s", "beside a plain pinned copy's "
                         f"{plain:.1f}", ours, None, {"of_pinned": ours / plain}))
     return rows
 
@@ -261,11 +254,11 @@ def way_rows(way, options, pair):
     rows = [row(f"{way}: losses that differ from those without", f"of {len(plain['losses'])}, repr",
                 differ, ("==", 0), {"ours": ours["losses"], "plain": plain["losses"],
                                     "stderr": why}),
-            row(f"{way}: naps", "", len(ours["naps"]), ("==", NAPS)),
+            row(f"{way}: naps", "", len(ours["naps"]), ("==", len(NAPS))),
             row(f"{way}: time of a step, beside that without", "medians", times[0] / times[1],
                 None if options.quick else ("<=", 1.01), {"seconds": times})]
-    for number, nap in enumerate(ours["naps"], 1):
-        rows += nap_rows(way, number, nap, ours["pinned"], options.quick)
+    for kind, nap in zip(NAPS, ours["naps"]):
+        rows += nap_rows(way, kind, nap, ours["pinned"], options.quick)
     return rows, max((nap["sleep"]["copied_bytes"] for nap in ours["naps"]), default=0)
 
 
@@ -290,7 +283,7 @@ def checkpoint_rows(size_bytes):
 
 def main():
     if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[2], sys.argv[3], sys.argv[4] == "quick")
+        child(sys.argv[2], sys.argv[3] == "sleeps", sys.argv[4] == "quick")
         return
     if sys.argv[1:2] == ["--taker"]:
         take()

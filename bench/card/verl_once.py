@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real verl (GRPO, FSDP2 with offload, hybrid vLLM) for a few steps in one mode of Tidegate.
 
-    verl_once.py --mode without|observe|on [--offload] --carried DIR --installed DIR --out FILE.json
+    verl_once.py --mode without|observe|on [--offload] [--preload] --carried DIR --installed DIR
+                 --out FILE.json
 
 `without` has no Tidegate installed at all. --offload: what verl offloads goes through Tidegate's
-host copies. --profile records verl's own torch_memory files, which
-takes time, and where they are recorded observe does not look into segments. What the run says and
-measures, what `tidegate status` shows meanwhile and what `tidegate leak` finds in those files go to
-one file; verl_beside.py compares the files of several modes.
+host copies. --preload: all of it runs under `tidegate run --default-tag`, and so do Ray's
+processes, whose weights then travel by handles of our blocks. --profile records verl's own
+torch_memory files, which takes time, and where they are recorded observe does not look into
+segments. What the run says and measures, what `tidegate status` shows meanwhile and what `tidegate
+leak` finds in those files go to one file; verl_beside.py compares the files of several modes.
 """
 import argparse
 import contextlib
@@ -189,12 +191,16 @@ def run(options):
     out = options.work / Path(options.out).stem
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(place / "vr" / "verl_run.py"), "--", *overrides(options)]
+    if options.preload:
+        command = [str(options.installed / "bin" / "tidegate"), "run", "--default-tag", "stock",
+                   "--", *command]
     start = time.time()
     with StatusWatch(options) as status, HostWatch() as host:
         code = ended(command, environment(options, place, out), options.limit + 40)
     metrics = out / "metrics.jsonl"
     log = out / "run.log"
-    mode = options.mode + (", offload" if options.offload else "")
+    mode = ", ".join([options.mode, *(what for what in ("offload", "preload")
+                                      if getattr(options, what))])
     return {"mode": mode, "card": card(), "machine": machine(), "code": code,
             "seconds": time.time() - start,
             "command": command, "asked_steps": options.steps,
@@ -226,8 +232,12 @@ def main():
                         help="record verl's torch_memory files")
     parser.add_argument("--offload", action="store_true",
                         help="verl's offloading through Tidegate's host copies")
+    parser.add_argument("--preload", action="store_true",
+                        help="all of it under the preload, with a default tag")
     parser.add_argument("more", nargs="*", help="Hydra's overrides")
     options = parser.parse_args()
+    if options.preload and options.mode != "on":
+        parser.error("--preload wants --mode on")
     result = run(options)
     Path(options.out).write_text(json.dumps(result))
     print(f"{options.mode}: {len(result['steps'])} steps in {result['seconds']:.0f} s, "

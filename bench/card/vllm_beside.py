@@ -3,11 +3,12 @@
 
     bench/card/run vllm_beside [--carried DIR] [--quick]
 
-Both ways one after the other, the same engine and prompts: 15 GiB of weights (--quick: 0.5),
-level 1 and back, level 2 with the weights woken first, written anew, then the cache; the tokens
-must be those of the beginning. Then a third process leaves less memory than a wake needs: the wake
-must raise, nothing must have woken, and once that process lets go the wake must succeed, with the
-same tokens; with ours 20 times, with vLLM's own once and last, to show what comes of it.
+Both ways one after the other, the same engine and prompts: 15 GiB of weights (--quick: 0.5), level
+1 and back (the last two times a second later), level 2 with the weights woken first, written anew,
+then the cache; the tokens must be those of the beginning. Then a third process leaves less memory
+than a wake needs: the wake must raise, nothing must have woken, and once that process lets go the
+wake must succeed, with the same tokens; with ours 20 times, with vLLM's own once and last, to show
+what comes of it.
 """
 import statistics
 import sys
@@ -18,6 +19,7 @@ from rollout_link import Rollout, RolloutFailed, until_it_ends
 
 SHARE = 0.5  # of the card, for the engine
 LACKS = 20
+LATE, LATE_S = 2, 1  # rounds in which the wake comes later: the driver has cleared what was given
 WAYS = {"own": {"TIDEGATE": "off"},
         "ours": {"TIDEGATE": "on", "TIDEGATE_WAIT_SECONDS": "0.5", "TIDEGATE_NAME": "vllm"}}
 
@@ -28,9 +30,12 @@ def levels(engine, tokens, rounds):
     """[{step: ms, "phases": ours of the sleep and the wake, "tokens": whether they are the same}]
     of each round, by level."""
     first, second = [], []
-    for _ in range(rounds):
+    for number in range(rounds + LATE):
         one = {"sleep": engine.ask("sleep", 1)[1], "phases": [engine.ask("phases")[0]],
-               "free": engine.ask("free")[0], "wake": engine.ask("wake", None)[1]}
+               "free": engine.ask("free")[0]}
+        if number >= rounds:
+            time.sleep(LATE_S)
+        one["wake"] = engine.ask("wake", None)[1]
         one["phases"].append(engine.ask("phases")[0])
         first.append({**one, "tokens": engine.ask("generate")[0] == tokens})
     engine.ask("save_weights")
@@ -89,8 +94,9 @@ def run_way(way, options, stranger):
 # ---- judging -------------------------------------------------------------------------------------
 
 def later(found, level, step):
-    """The median of all rounds but the first."""
-    return statistics.median(one[step] for one in found[level][1:])
+    """The median of all rounds but the first, and those in which the wake waits."""
+    rounds = found[level][1:-LATE] if level == "level 1" else found[level][1:]
+    return statistics.median(one[step] for one in rounds)
 
 
 def rows_of(own, ours):
@@ -105,6 +111,11 @@ def rows_of(own, ours):
         ratio = later(ours, level, step) / later(own, level, step)
         made.append(row(f"{level}: {step}, ours / own", "time, rounds after the first", ratio,
                         ("<=", 1.0), raw))
+    late = {f"{name}_ms": [one["wake"] for one in found["level 1"][-LATE:]]
+            for name, found in (("own", own), ("ours", ours))}
+    made.append(row(f"level 1: wake {LATE_S} s later, ours / own", "time",
+                    statistics.median(late["ours_ms"]) / statistics.median(late["own_ms"]),
+                    ("<=", 1.0), late))
     for name, found in (("own", own), ("ours", ours)):
         rounds = found["level 1"] + found["level 2"]
         made.append(row(f"{name}: rounds whose tokens are the same", f"of {len(rounds)}",

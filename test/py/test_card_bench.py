@@ -375,6 +375,7 @@ class SleepingEngine:
 
 def beside(first_ms=100.0, loses=False, rounds=3):
     vllm = load("vllm_beside")
+    vllm.LATE_S = 0
     engine = SleepingEngine(loses, first_ms)
     found = vllm.levels(engine, engine.tokens, rounds)
     found["lacks"] = vllm.lacks(engine, engine.stranger(), engine.tokens, engine.needs, 4)
@@ -406,8 +407,10 @@ def test_an_engine_that_ends_is_the_last_of_its_rounds(capsys):
 
 @pytest.mark.parametrize("spoil, name", [
     (lambda ours: ours["level 1"][0].update(sleep=300.0), "level 1: first sleep, own / ours"),
-    (lambda ours: [one.update(wake=11.0) for one in ours["level 1"]],
+    (lambda ours: [one.update(wake=11.0) for one in ours["level 1"][:-2]],
      "level 1: wake, ours / own"),
+    (lambda ours: [one.update(wake=11.0) for one in ours["level 1"][-2:]],
+     "level 1: wake 1 s later, ours / own"),
     (lambda ours: ours["level 2"][2].update(tokens=False),
      "ours: rounds whose tokens are the same"),
     (lambda ours: ours["lacks"][1].update(said=None),
