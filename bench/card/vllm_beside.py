@@ -113,7 +113,7 @@ def rows_of(own, ours):
                         ("<=", 1.0), raw))
     late = {f"{name}_ms": [one["wake"] for one in found["level 1"][-LATE:]]
             for name, found in (("own", own), ("ours", ours))}
-    made.append(row(f"level 1: wake {LATE_S} s later, ours / own", "time",
+    made.append(row("level 1: late wake, ours / own", f"{LATE_S} s later",
                     statistics.median(late["ours_ms"]) / statistics.median(late["own_ms"]),
                     ("<=", 1.0), late))
     for name, found in (("own", own), ("ours", ours)):

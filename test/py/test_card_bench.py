@@ -410,7 +410,7 @@ def test_an_engine_that_ends_is_the_last_of_its_rounds(capsys):
     (lambda ours: [one.update(wake=11.0) for one in ours["level 1"][:-2]],
      "level 1: wake, ours / own"),
     (lambda ours: [one.update(wake=11.0) for one in ours["level 1"][-2:]],
-     "level 1: wake 1 s later, ours / own"),
+     "level 1: late wake, ours / own"),
     (lambda ours: ours["level 2"][2].update(tokens=False),
      "ours: rounds whose tokens are the same"),
     (lambda ours: ours["lacks"][1].update(said=None),
