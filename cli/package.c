@@ -10,12 +10,14 @@
 
 #include "say.h"
 
-/* From the folder of the command; the first is a source tree's, built in a folder of it. */
+/* From the folder of the command; the first is a source tree's, built in a folder of it, the last
+ * what `pip install --target` makes. */
 static const char *const patterns[] = {
     "../../python/tidegate",
     "../lib/python3*/site-packages/tidegate",
     "../lib/python3*/dist-packages/tidegate",
     "../lib64/python3*/site-packages/tidegate",
+    "../tidegate",
 };
 
 /* The same for the library: a build's, a wheel's, an installation's. */
@@ -24,6 +26,7 @@ static const char *const library_patterns[] = {
     "../lib/python3*/site-packages/.tidegate.mesonpy.libs/libtidegate.so*",
     "../lib/python3*/dist-packages/.tidegate.mesonpy.libs/libtidegate.so*",
     "../lib64/python3*/site-packages/.tidegate.mesonpy.libs/libtidegate.so*",
+    "../.tidegate.mesonpy.libs/libtidegate.so*",
     "../lib/libtidegate.so.0",
     "../lib64/libtidegate.so.0",
     "../lib/*/libtidegate.so.0",

@@ -23,9 +23,9 @@ BUILT = pathlib.Path(os.environ["TIDEGATE_LIBRARY"]).parent / PRELOAD
 NO_PACKAGE = "the Python package does not stand beside this command"
 
 
-def install(tidegate, prefix):
+def install(tidegate, prefix, packages="lib/python3.11/site-packages"):
     """The command and a package in one prefix, as pip puts them; answers the command."""
-    package = prefix / "lib/python3.11/site-packages/tidegate"
+    package = prefix / packages / "tidegate"
     (package / "verl").mkdir(parents=True)
     (package / "__init__.py").write_text("MINE = True\n", encoding="utf-8")
     (package / "verl" / "__init__.py").write_text(TELL + "\n", encoding="utf-8")
@@ -82,6 +82,11 @@ def test_module_for_verl_once(installed, before, after):
     """Others' modules stay, and ours is in the list once."""
     shown = installed.shown(VERL_USE_EXTERNAL_MODULES=before)
     assert shown["VERL_USE_EXTERNAL_MODULES"] == after
+
+
+def test_package_of_pips_target(tidegate, tmp_path):
+    built = Installed(install(tidegate, tmp_path / "target", ""), tmp_path)
+    assert built.shown()["TIDEGATE"] == "on"
 
 
 def test_package_is_reached_and_nothing_else(installed):
@@ -340,6 +345,7 @@ def add_library(prefix, folder="lib/python3.11/site-packages/.tidegate.mesonpy.l
 
 @pytest.mark.parametrize("folder, name", (
     ("lib/python3.11/site-packages/.tidegate.mesonpy.libs", "libtidegate.so.0.1.0"),
+    (".tidegate.mesonpy.libs", "libtidegate.so.0.1.0"),
     ("lib", "libtidegate.so.0"), ("lib/x86_64-linux-gnu", "libtidegate.so.0")))
 def test_preload_is_found(installed, tmp_path, folder, name):
     preload = add_library(tmp_path / "prefix", folder, name)
