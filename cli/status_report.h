@@ -4,6 +4,7 @@
 #define CLI_STATUS_REPORT_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include <tidegate/ledger.h>
 
@@ -11,6 +12,9 @@ void status_text_print(const struct tg_node_view *view);
 
 /* One object of doc/schema/status-1.json; view NULL: there is no ledger. False: no memory. */
 bool status_json_print(const struct tg_node_view *view);
+
+/* Prometheus' text format; view NULL: there is no ledger. */
+void status_metrics_print(FILE *out, const struct tg_node_view *view);
 
 /* What a device's memory lacks for a tag that sleeps on it, and who could return it. */
 struct status_wake {

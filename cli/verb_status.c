@@ -14,6 +14,7 @@
 
 #include "options.h"
 #include "place.h"
+#include "replaced_file.h"
 #include "say.h"
 #include "status_report.h"
 #include "verb.h"
@@ -24,6 +25,7 @@ enum { LIVE_MS = 1000 };
 
 struct status_options {
     bool json, live;
+    const char *metrics;
 };
 
 #define FIELD(name) offsetof(struct status_options, name)
@@ -31,6 +33,8 @@ struct status_options {
 static const struct option_row rows[] = {
     {"json", NULL, NULL, "one JSON object (schema tidegate.status/1) instead of text",
      option_parse_flag, FIELD(json)},
+    {"metrics", "FILE|-", NULL, "Prometheus' text format, into FILE in one piece, or on stdout",
+     option_parse_text, FIELD(metrics)},
     {"live", NULL, NULL, "again every second, until q or Ctrl-C", option_parse_flag, FIELD(live)},
 };
 
@@ -74,6 +78,20 @@ static int ledger_read(struct tg_node_view *view, bool *has_ledger) {
     return status;
 }
 
+/* The file is whole whenever a collector reads it. */
+static int metrics_write(const char *path, const struct tg_node_view *view) {
+    struct replaced_file file;
+
+    if (strcmp(path, "-") == 0) {
+        status_metrics_print(stdout, view);
+        return EXIT_ANSWERED;
+    }
+    if (!replaced_file_open(&file, path))
+        return EXIT_WRONG;
+    status_metrics_print(file.out, view);
+    return replaced_file_close(&file) ? EXIT_ANSWERED : EXIT_WRONG;
+}
+
 static int answer_print(const struct status_options *options, struct tg_node_view *view) {
     bool has_ledger;
 
@@ -81,6 +99,8 @@ static int answer_print(const struct status_options *options, struct tg_node_vie
         say("%s", tg_last_error()->text);
         return EXIT_WRONG;
     }
+    if (options->metrics != NULL)
+        return metrics_write(options->metrics, has_ledger ? view : NULL);
     if (options->json) {
         if (status_json_print(has_ledger ? view : NULL))
             return EXIT_ANSWERED;
@@ -147,6 +167,10 @@ static int run(void *values, const struct option_texts *paths) {
 
     if (paths->count > 0) {
         say("status takes options only, not '%s'", paths->items[0]);
+        return EXIT_WRONG;
+    }
+    if (options->metrics != NULL && (options->json || options->live)) {
+        say("--metrics writes once, and nothing else: leave out --json and --live");
         return EXIT_WRONG;
     }
     view = calloc(1, sizeof *view);
