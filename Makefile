@@ -10,8 +10,8 @@ BENCH = # options of bench/run, such as --quick
 python = .cache/venv/bin/python
 data = test/data
 
-.PHONY: help all run check check-verl check-engines check-san soak bench fuzz model wheel install \
-    clean
+.PHONY: help all run check check-verl check-engines check-ray check-san soak bench fuzz model \
+    wheel install clean
 
 all:
 	@tools/setup build
@@ -24,6 +24,7 @@ help:
 	@echo 'make check      all tests'
 	@echo 'make check-verl verl'\''s seams over the real torch (downloads 0.8 GB, takes 1.5)'
 	@echo 'make check-engines  stand-ins over the engines'\'' own files (downloads 0.3 GB)'
+	@echo 'make check-ray  actors of a real Ray take turns and die (downloads 0.08 GB)'
 	@echo 'make check-san  the tests with address and undefined-behaviour sanitizers'
 	@echo 'make soak       processes take turns and die, for SOAK_SECONDS ($(SOAK_SECONDS))'
 	@echo 'make bench      speed and memory, beside what they must reach'
@@ -67,6 +68,13 @@ check-engines:
 	@ninja --quiet -C $(BUILD)
 	@$(python) -m pytest test/py/test_vllm_engine.py test/py/test_vllm_verl.py \
 	    test/py/test_memory_saver.py test/py/test_sglang_engine.py test/py/test_enable.py
+
+# What `make check` skips where Ray is not: a cluster of one node, on this machine.
+check-ray:
+	@tools/setup ray
+	@tools/configure $(BUILD) -Dtests=enabled
+	@ninja --quiet -C $(BUILD)
+	@$(python) -m pytest test/py/test_ray.py
 
 # gcc's runtime, so that a machine needs no second compiler; clang's is what `make fuzz` runs on.
 check-san:
