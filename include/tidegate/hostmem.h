@@ -34,12 +34,15 @@ TG_API TG_MUST_USE int tg_hostmem_alloc(struct tg_tenant *tenant, const char *ta
                                         uint64_t size_bytes, struct tg_hostmem **memory);
 /* Has the kernel give every page now, by so many threads (0: as many as pay, at most 16), which
  * end with the call: one alone takes half a second for each GiB or two, and whoever writes there
- * first would wait for it. Where the pages come from is the calling thread's NUMA policy. Errors:
- * -ENOMEM and what else the kernel says; TG_EFORKED. */
+ * first would wait for it. Where the pages come from is the calling thread's NUMA policy: pages for
+ * a device's copies are better left to tg_hostmem_pin. Errors: -ENOMEM and what else the kernel
+ * says; TG_EFORKED. */
 TG_API TG_MUST_USE int tg_hostmem_touch(struct tg_hostmem *memory, uint32_t threads);
-/* Makes it fit for copies at the speed of the device's link; device is lent until free. Once more
- * for the same device: a no-op. Errors: -EINVAL (it is pinned for another one), TG_EFORKED, the
- * device's: then it is host memory as any other. */
+/* Makes it fit for copies at the speed of the device's link; device is lent until free. Pages that
+ * nobody has touched yet come first, by several threads that end with the call, at the device's
+ * NUMA node if the caller may run there. Once more for the same device: a no-op. Errors: -EINVAL
+ * (it is pinned for another one), TG_EFORKED, those of tg_hostmem_touch, the device's: then it is
+ * host memory as any other. */
 TG_API TG_MUST_USE int tg_hostmem_pin(struct tg_hostmem *memory, struct tg_device *device);
 /* For NULL all zero. */
 TG_API void tg_hostmem_info(const struct tg_hostmem *memory, struct tg_hostmem_info *info);

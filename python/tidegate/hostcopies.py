@@ -291,7 +291,6 @@ class HostCopies:
         assert place is not None
         self._slabs = [slab for slab in self._slabs if not slab.is_free]
         mapping = hostmem.Mapping(place.tenant, self.name, size_bytes)
-        mapping.touch()
         try:
             mapping.pin(place.device)
         except errors.DeviceFailed as problem:

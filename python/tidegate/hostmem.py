@@ -40,13 +40,11 @@ class Mapping:
         self._free = weakref.finalize(self, _free, handle, tenant)
         self._free.atexit = False  # type: ignore[misc] # the kernel takes all
 
-    def touch(self) -> None:
-        """Has the kernel give every page, by several threads. Raises HostMemory."""
-        _call("tg_hostmem_touch", self._handle, 0)
-
     def pin(self, device: devices.Device) -> None:
-        """Registers it with the device. Raises DeviceFailed; it is as any other memory then."""
-        library.call("tg_hostmem_pin", self._handle, device.handle)
+        """Has the kernel give every page, by several threads at the device's NUMA node, and
+        registers them with the device. Raises HostMemory, and DeviceFailed: it is as any other
+        memory then."""
+        _call("tg_hostmem_pin", self._handle, device.handle)
         self.is_pinned = True
 
     def view(self) -> Any:

@@ -3,6 +3,7 @@
 #ifndef TG_MEMORY_HOSTMAP_H
 #define TG_MEMORY_HOSTMAP_H
 
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,8 +18,10 @@ size_t tg__hostmap_pages(size_t size_bytes);
 /* Maps it; touches nothing. Errors: -ENOMEM and what else the system says. */
 int tg__hostmap_make(struct tg__hostmap *map, size_t size_bytes);
 /* Has the kernel give the pages of its first size_bytes now, by so many threads (0: as many as pay)
- * that end with the call. Errors: -ENOMEM and what else the kernel says. */
-int tg__hostmap_touch(struct tg__hostmap *map, size_t size_bytes, uint32_t threads);
+ * that end with the call. near: as tg__touch_begin has it. Errors: -ENOMEM and what else the kernel
+ * says. */
+int tg__hostmap_touch(struct tg__hostmap *map, size_t size_bytes, uint32_t threads,
+                      const cpu_set_t *near);
 /* 0, or -errno: then it is still there. */
 int tg__hostmap_free(struct tg__hostmap *map);
 

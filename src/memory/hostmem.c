@@ -12,6 +12,8 @@
 #include "base/error.h"
 #include "base/forkguard.h"
 #include "base/log.h"
+#include "base/numa.h"
+#include "device/device.h"
 #include "memory/hostmap.h"
 
 struct tg_hostmem {
@@ -102,13 +104,22 @@ static void commit(struct tg_hostmem *memory) {
     memory->is_touched = true;
 }
 
+/* Once: a page stays where it was touched first. */
+static int touch(struct tg_hostmem *memory, uint32_t threads, const cpu_set_t *near) {
+    int rc = 0;
+
+    if (!memory->is_touched)
+        rc = tg__hostmap_touch(&memory->map, memory->charged_bytes, threads, near);
+    if (rc == 0)
+        commit(memory);
+    return rc;
+}
+
 int tg_hostmem_touch(struct tg_hostmem *memory, uint32_t threads) {
     int saved = errno, rc = check(memory);
 
-    if (rc == 0 && !memory->is_touched)
-        rc = tg__hostmap_touch(&memory->map, memory->charged_bytes, threads);
     if (rc == 0)
-        commit(memory);
+        rc = touch(memory, threads, NULL);
     errno = saved;
     return rc;
 }
@@ -119,6 +130,14 @@ static int set_pinned(struct tg_hostmem *memory, struct tg_device *device, int o
     return tg_device_ops(device)->pin(device, memory->map.bytes, memory->charged_bytes, on);
 }
 
+/* As soon as its node is known, and before the driver would touch on this thread's. */
+static int touch_near(struct tg_hostmem *memory, const struct tg_device *device) {
+    cpu_set_t cpus;
+    bool is_known = tg__numa_cpus("", tg__device_pci(device), &cpus);
+
+    return touch(memory, 0, is_known ? &cpus : NULL);
+}
+
 int tg_hostmem_pin(struct tg_hostmem *memory, struct tg_device *device) {
     int saved = errno, rc = check(memory);
 
@@ -127,11 +146,11 @@ int tg_hostmem_pin(struct tg_hostmem *memory, struct tg_device *device) {
     if (device == NULL || (memory->device != NULL && memory->device != device))
         return tg__fail(-EINVAL, "host memory is pinned for one device, and stays so");
     if (memory->device == NULL)
+        rc = touch_near(memory, device);
+    if (rc == 0 && memory->device == NULL)
         rc = set_pinned(memory, device, 1);
-    if (rc == 0) {
+    if (rc == 0)
         memory->device = device;
-        commit(memory); /* who pins a page has it */
-    }
     errno = saved;
     return rc;
 }

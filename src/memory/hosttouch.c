@@ -179,11 +179,12 @@ void tg__touch_end(struct tg__touch *touch) {
     pthread_mutex_destroy(&touch->lock);
 }
 
-int tg__hostmap_touch(struct tg__hostmap *map, size_t size_bytes, uint32_t threads) {
+int tg__hostmap_touch(struct tg__hostmap *map, size_t size_bytes, uint32_t threads,
+                      const cpu_set_t *near) {
     struct tg__touch touch;
     int rc;
 
-    tg__touch_begin(&touch, map->bytes, size_bytes, threads, NULL);
+    tg__touch_begin(&touch, map->bytes, size_bytes, threads, near);
     rc = tg__touch_wait(&touch, size_bytes);
     tg__touch_end(&touch);
     return rc;

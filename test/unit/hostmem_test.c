@@ -169,7 +169,9 @@ START_TEST(it_is_pinned_once_for_one_device) {
     struct tg_device *other;
 
     ck_ok(tg_device_open(tested_uri("", options("other")), &other));
+    ck_assert_uint_eq(resident(bytes_of(memory), SIZE_BYTES), 0);
     ck_ok(tg_hostmem_pin(memory, device));
+    ck_assert_uint_eq(resident(bytes_of(memory), SIZE_BYTES), pages(SIZE_BYTES) / pages(1));
     ck_ok(tg_hostmem_pin(memory, device));
     ck_assert_int_eq(tg_hostmem_pin(memory, other), -EINVAL);
     tg_hostmem_info(memory, &info);

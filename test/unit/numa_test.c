@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <tidegate/hostmem.h>
+
+#include "../api/tested_device.h"
 #include "base/numa.h"
 #include "children.h"
 #include "memory/state.h"
@@ -145,6 +148,29 @@ START_TEST(host_memory_is_touched_by_threads_on_the_gpus_node) {
 }
 END_TEST
 
+/* What is pinned for a device is touched when that is known, not before. */
+START_TEST(memory_for_offloading_is_touched_on_the_node_of_the_gpu_that_pins_it) {
+    struct tg_device *gpu;
+    struct tg_hostmem *memory = NULL;
+    char cpus[32];
+
+    caller = pthread_self();
+    snprintf(cpus, sizeof cpus, "%d,%d\n", first, CPU_SETSIZE - 1);
+    lay_node("1\n", cpus);
+    ck_assert_ok(tg_device_open(tested_uri("", "capacity=512MiB"), &gpu));
+    ck_assert_ok(tg_hostmem_alloc(NULL, "model", 200 * (uint64_t)MIB, &memory));
+    ck_assert_int_eq(near + by_caller + anywhere, 0);
+    ck_assert_ok(tg_hostmem_pin(memory, gpu));
+    ck_assert_int_gt(near, 0);
+    ck_assert_int_eq(by_caller + anywhere, 0);
+    near = 0;
+    ck_assert_ok(tg_hostmem_touch(memory, 0));
+    ck_assert_int_eq(near + by_caller + anywhere, 0);
+    tg_hostmem_free(memory);
+    tg_device_close(gpu);
+}
+END_TEST
+
 START_TEST(where_no_thread_is_to_be_had_the_caller_touches) {
     char cpus[32];
 
@@ -195,6 +221,7 @@ int main(void) {
     tcase_add_checked_fixture(tcase, set_up, tear_down);
     tcase_add_loop_test(tcase, the_cpus_of_a_node_are_read, 0, sizeof trees / sizeof *trees);
     tcase_add_test(tcase, host_memory_is_touched_by_threads_on_the_gpus_node);
+    tcase_add_test(tcase, memory_for_offloading_is_touched_on_the_node_of_the_gpu_that_pins_it);
     tcase_add_test(tcase, where_no_thread_is_to_be_had_the_caller_touches);
     tcase_add_loop_test(tcase, where_there_is_no_choice_nothing_is_bound, 0, 3);
     return suite_run("numa", tcase);
