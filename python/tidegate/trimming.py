@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
-from . import card, checks, errors, library, pools, preloaded, seams, tags, torch_sources
+from . import (card, checks, errors, library, pools, preloaded, seams, tags, torch_sources,
+               undisturbed)
 from .locks import ForkSafeLock
 from .receipts import Receipt
 
@@ -44,24 +45,32 @@ class Trim:
         self.card = where
         self.memory = memory
         self.plugs: Dict[int, int] = {}  # the size of each, by its address
+        self._whole = undisturbed.Undisturbed()
 
     def plug(self, pieces: List[Piece]) -> None:
-        """Allocates each where it is expected. What comes elsewhere goes back at once: a thread was
-        faster, or torch rounds otherwise."""
+        """Allocates each where it is expected."""
         torch = self.card.torch
         with _named(torch):
-            for piece in sorted(pieces):
-                try:
-                    address = torch.cuda.caching_allocator_alloc(piece.size_bytes, self.card.index,
-                                                                 piece.stream)
-                except RuntimeError:  # torch has no such piece any more, and the card no room
-                    return
-                if address == piece.address:
-                    self.plugs[address] = piece.size_bytes
-                else:
-                    torch.cuda.caching_allocator_delete(address)
+            self._whole.run(lambda goes_on: self._plug(sorted(pieces), goes_on))
         if len(self.plugs) < len(pieces):
             torch.cuda.empty_cache()  # what came elsewhere may be new
+
+    def _plug(self, pieces: List[Piece], goes_on: Callable[[], bool]) -> None:
+        """What comes elsewhere goes back at once: a thread was faster, or torch rounds otherwise.
+        Between torch's answer and its note here nothing may come, else a plug is lost."""
+        torch = self.card.torch
+        for piece in pieces:
+            if not goes_on():
+                return
+            try:
+                address = torch.cuda.caching_allocator_alloc(piece.size_bytes, self.card.index,
+                                                             piece.stream)
+            except RuntimeError:  # torch has no such piece any more, and the card no room
+                return
+            if address == piece.address:
+                self.plugs[address] = piece.size_bytes
+            else:
+                torch.cuda.caching_allocator_delete(address)
 
     def give_back(self, timeout: Optional[float]) -> Receipt:
         """The granules under the plugs, and nothing else."""
@@ -70,9 +79,13 @@ class Trim:
     def take_back(self, timeout: Optional[float]) -> Receipt:
         """All of it, or nothing changes. Then the plugs are torch's again."""
         receipt = tags.refill_ranges(self.memory, timeout)
-        while self.plugs:  # forgotten first: freed twice it could be a tensor's, after Ctrl-C
-            self.card.torch.cuda.caching_allocator_delete(self.plugs.popitem()[0])
+        self._whole.run(lambda goes_on: self._unplug())
         return receipt
+
+    def _unplug(self) -> None:
+        """Each once: freed twice it could be a tensor's."""
+        while self.plugs:
+            self.card.torch.cuda.caching_allocator_delete(self.plugs.popitem()[0])
 
 
 _trims: Dict[int, Trim] = {}

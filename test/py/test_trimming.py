@@ -12,7 +12,7 @@ CARD = "capacity=128MiB,context=0"
 
 WORLD = f"sys.path.insert(0, {str(ROOT / 'test')!r})" + """
 import trim_world
-from tidegate import abi, errors, tags, torch_sources, trimming
+from tidegate import abi, errors, tags, torch_sources, trimming, undisturbed
 world = trim_world.World(program)
 sys.modules["torch"] = world.torch
 from tidegate import card
@@ -234,9 +234,73 @@ import ctrl_c
 wrong, after, came = [], 1, True
 while came:
     tidegate.trim()
-    came = ctrl_c.interrupted(tidegate.refill, after, trimming)
+    came = ctrl_c.interrupted(tidegate.refill, after, trimming, undisturbed)
     reused = [world.tensor(7 * MIB, 9)]
     tidegate.refill()
+    if world.raw or not world.holds(first, last, *reused) or free() > 108:
+        wrong.append(after)
+    world.drop(*reused)
+    world.card.empty_cache()
+    after += 1
+tell(wrong, after > 10, free())
+""")
+    assert seen == [[], True, 108]
+
+
+CTRL_C = """
+import os, signal
+def ctrl_c():
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGINT)
+left = [0]
+"""
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_ctrl_c_between_a_plug_and_its_note_loses_no_piece(trimmed, nth):
+    seen = trimmed(CTRL_C + f"""
+world.amid = ctrl_c
+left[0] = {nth}
+try:
+    tidegate.trim()
+    came = False
+except KeyboardInterrupt:
+    came = True
+tidegate.refill()
+left_over = len(world.raw), live(), free()
+tell(came, left_over, tidegate.trim().gained_bytes // MIB, world.holds(first, last))
+""")
+    assert seen == [True, [0, 5, 108], 14, True]
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_ctrl_c_while_a_plug_is_freed_loses_no_piece(trimmed, nth):
+    seen = trimmed(CTRL_C + f"""
+tidegate.trim()
+world.amid = ctrl_c
+left[0] = {nth}
+try:
+    tidegate.refill()
+    came = False
+except KeyboardInterrupt:
+    came = True
+tidegate.refill()
+tell(came, len(world.raw), live(), free(), tidegate.trim().gained_bytes // MIB,
+     world.holds(first, last))
+""")
+    assert seen == [True, 0, 5, 108, 14, True]
+
+
+def test_ctrl_c_in_a_trim_leaves_nothing_plugged_after_the_next_refill(trimmed):
+    """At any line."""
+    seen = trimmed("""
+import ctrl_c
+wrong, after, came = [], 1, True
+while came:
+    came = ctrl_c.interrupted(tidegate.trim, after, trimming, undisturbed)
+    tidegate.refill()
+    reused = [world.tensor(7 * MIB, 9)]
     if world.raw or not world.holds(first, last, *reused) or free() > 108:
         wrong.append(after)
     world.drop(*reused)

@@ -45,6 +45,7 @@ class World:
         self.log = []
         self.notes = []
         self.before_plug = lambda size: None
+        self.amid = lambda: None  # what is asked for is done, the answer on its way
         cuda = self.torch.cuda
         cuda.caching_allocator_alloc = self.raw_alloc
         cuda.caching_allocator_delete = self.raw_delete
@@ -73,10 +74,12 @@ class World:
         self.before_plug(size)
         block = self.allocator.alloc(size + self.allocator.rounds_up, None, stream)
         self.raw[block.addr] = block
+        self.amid()
         return block.addr
 
     def raw_delete(self, address):
         self.log.append("unplug")
+        self.amid()
         self.allocator.free(self.raw.pop(address))
 
     # ---- the program
