@@ -34,6 +34,7 @@ CODES: Dict[str, int] = {
     "TG_ECONTENT": -4118,
     "TG_EASLEEP": -4119,
     "TG_ESTARTING": -4120,
+    "TG_EGROUP": -4121,
 }
 
 
