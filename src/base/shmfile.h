@@ -69,11 +69,13 @@ int tg__shmfile_lock_within(struct tg__shmfile *file, uint64_t wait_ns, bool *ha
 void tg__shmfile_unlock(struct tg__shmfile *file);
 
 /* Every store that changes what other processes see goes through these: the tests kill the process
- * before and after each of them. Release order; add is one step for all. */
+ * before and after each of them. Release order; add is one step for all, and so is swap, which
+ * leaves the word alone and says what it is where that is not *seen. */
 void tg__shm_store(_Atomic uint64_t *word, uint64_t value);
 void tg__shm_store32(_Atomic uint32_t *word, uint32_t value);
 void tg__shm_add(_Atomic uint64_t *word, uint64_t more);
 void tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
+bool tg__shm_swap(_Atomic uint64_t *word, uint64_t *seen, uint64_t value);
 
 /* Waits while *word is `seen`, at most timeout_ns; may return early. Async wake with tg__shm_wake,
  * which wakes all waiters of every process. */

@@ -18,3 +18,8 @@ void tg__shm_add(_Atomic uint64_t *word, uint64_t more) {
 void tg__shm_add32(_Atomic uint32_t *word, uint32_t more) {
     atomic_fetch_add_explicit(word, more, memory_order_acq_rel);
 }
+
+bool tg__shm_swap(_Atomic uint64_t *word, uint64_t *seen, uint64_t value) {
+    return atomic_compare_exchange_strong_explicit(word, seen, value, memory_order_acq_rel,
+                                                   memory_order_acquire);
+}

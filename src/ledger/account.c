@@ -62,15 +62,9 @@ static void move(uint64_t *bytes, uint64_t more, uint64_t less) {
     *bytes = tg__less(tg__sum(*bytes, more), less);
 }
 
-/* How one call changes the tag's figures. */
-struct change {
-    uint64_t occupied_more, occupied_less, reserved_less, asleep_more, asleep_less;
-    uint64_t host_reserved_less, host_touched_more, host_touched_less;
-};
-
-static void apply(struct tg__tag_row *row, const struct change *change) {
+static void apply(struct tg__tag_row *row, const struct tg__tag_change *change) {
     move(&row->occupied_bytes, change->occupied_more, change->occupied_less);
-    move(&row->reserved_bytes, 0, change->reserved_less);
+    move(&row->reserved_bytes, change->reserved_more, change->reserved_less);
     move(&row->asleep_bytes, change->asleep_more, change->asleep_less);
     move(&row->host_reserved_bytes, 0, change->host_reserved_less);
     move(&row->host_touched_bytes, change->host_touched_more, change->host_touched_less);
@@ -78,7 +72,8 @@ static void apply(struct tg__tag_row *row, const struct change *change) {
 
 static bool is_empty(const struct tg__tag_row *row) {
     return (row->occupied_bytes | row->reserved_bytes | row->asleep_bytes | row->declared_bytes |
-            row->host_reserved_bytes | row->host_touched_bytes) == 0;
+            row->host_reserved_bytes | row->host_touched_bytes | row->wanted_bytes |
+            row->turning_bytes) == 0;
 }
 
 /* A tag without bytes gives its place back. */
@@ -89,11 +84,21 @@ static void drop_empty(struct tg__tenant_row *row, struct tg__tag_row *tag) {
     memset(&row->tags[row->tag_count], 0, sizeof row->tags[0]);
 }
 
-static void record(struct tg_tenant *tenant, const char *tag, const struct change *change) {
+bool tg__tenant_change(struct tg_tenant *tenant, const char *tag,
+                       const struct tg__tag_change *change) {
+    struct tg__tag_row *row = tg__tenant_tag(tenant, tag);
+
+    if (row == NULL)
+        return false;
+    apply(row, change);
+    drop_empty(&tenant->row, row);
+    return true;
+}
+
+static void record(struct tg_tenant *tenant, const char *tag, const struct tg__tag_change *change) {
     /* By a commit, too: what was created counted twice until now, as reserved and in the driver's
      * figure, and a waiter may have been refused for that. */
     bool has_come_free = change->occupied_less > 0 || change->reserved_less > 0;
-    struct tg__tag_row *row;
 
     /* A name that no request could have is no tag's. */
     if (tenant == NULL || !tg__ledger_is_name(tag, TG_TAG_NAME_BYTES) ||
@@ -104,12 +109,8 @@ static void record(struct tg_tenant *tenant, const char *tag, const struct chang
     if (change->occupied_more > 0)
         tg__shm_add(&tenant->device->created_bytes, change->occupied_more);
     pthread_mutex_lock(&tenant->own);
-    row = tg__tenant_is_joined(tenant) ? tg__tenant_tag(tenant, tag) : NULL;
-    if (row != NULL) {
-        apply(row, change);
-        drop_empty(&tenant->row, row);
+    if (tg__tenant_is_joined(tenant) && tg__tenant_change(tenant, tag, change))
         tg__tenant_publish(tenant);
-    }
     pthread_mutex_unlock(&tenant->own);
     if (has_come_free)
         tg__device_wake(tenant->device);
@@ -117,23 +118,23 @@ static void record(struct tg_tenant *tenant, const char *tag, const struct chang
 
 void tg_tenant_commit(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
                       uint64_t woken_bytes) {
-    record(tenant, tag, &(struct change){.occupied_more = size_bytes,
+    record(tenant, tag, &(struct tg__tag_change){.occupied_more = size_bytes,
                                          .reserved_less = size_bytes,
                                          .asleep_less = woken_bytes});
 }
 
 void tg_tenant_cancel(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
-    record(tenant, tag, &(struct change){.reserved_less = size_bytes});
+    record(tenant, tag, &(struct tg__tag_change){.reserved_less = size_bytes});
 }
 
 void tg_tenant_give(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
                     uint64_t asleep_bytes) {
     record(tenant, tag,
-           &(struct change){.occupied_less = size_bytes, .asleep_more = asleep_bytes});
+           &(struct tg__tag_change){.occupied_less = size_bytes, .asleep_more = asleep_bytes});
 }
 
 void tg_tenant_forget(struct tg_tenant *tenant, const char *tag, uint64_t asleep_bytes) {
-    record(tenant, tag, &(struct change){.asleep_less = asleep_bytes});
+    record(tenant, tag, &(struct tg__tag_change){.asleep_less = asleep_bytes});
 }
 
 /* The same row's other figures move by themselves. Under own. Returns what came free. */
@@ -170,14 +171,14 @@ void tg_tenant_declare(struct tg_tenant *tenant, const char *tag, uint64_t occup
 }
 
 void tg_tenant_host_commit(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
-    record(tenant, tag, &(struct change){.host_reserved_less = size_bytes,
+    record(tenant, tag, &(struct tg__tag_change){.host_reserved_less = size_bytes,
                                          .host_touched_more = size_bytes});
 }
 
 void tg_tenant_host_give(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
                          int is_committed) {
     if (is_committed)
-        record(tenant, tag, &(struct change){.host_touched_less = size_bytes});
+        record(tenant, tag, &(struct tg__tag_change){.host_touched_less = size_bytes});
     else
-        record(tenant, tag, &(struct change){.host_reserved_less = size_bytes});
+        record(tenant, tag, &(struct tg__tag_change){.host_reserved_less = size_bytes});
 }

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "ledger/group.h"
 #include "ledger/tenant.h"
 
 enum { DEVICE_NAME_BYTES = sizeof((struct tg__device_row){0}.name) };
@@ -219,6 +220,9 @@ void tg_tenant_leave(struct tg_tenant *tenant) {
     if (tenant == NULL)
         return;
     if (tg__shmfile_check(tenant->ledger->file, false) != TG_EFORKED) {
+        if (tenant->member.generation != 0)
+            tg__group_give_up(tenant->ledger->body, tenant->member.group,
+                              tenant->member.generation);
         pthread_mutex_lock(&tenant->own);
         if (tg__tenant_is_joined(tenant))
             tg__shm_store32(&tenant->slot->ticket, 0);

@@ -18,14 +18,32 @@ _Static_assert(offsetof(struct tg__device_slot, copies) ==
                    offsetof(struct tg__device_slot, record) + sizeof(struct tg__record),
                "a record's copies lie behind its version");
 
+_Static_assert(offsetof(struct tg__slot, failures) ==
+                   offsetof(struct tg__slot, failure) + sizeof(struct tg__record),
+               "a record's copies lie behind its version");
+_Static_assert(offsetof(struct tg__group_slot, copies) ==
+                   offsetof(struct tg__group_slot, record) + sizeof(struct tg__record),
+               "a record's copies lie behind its version");
+_Static_assert(sizeof(struct tg__group_row) % 8 == 0, "records are made of words");
+_Static_assert(sizeof(struct tg__failure_row) % 8 == 0, "records are made of words");
+
 uint64_t tg__ledger_format(void) {
     const uint64_t numbers[] = {
-        2, /* what the numbers mean; counted up when that changes and no size does */
+        3, /* what the numbers mean; counted up when that changes and no size does */
         sizeof(struct tg__ledger_body),
         sizeof(struct tg__slot),
         sizeof(struct tg__tenant_row),
         sizeof(struct tg__tag_row),
         sizeof(struct tg__device_slot),
+        sizeof(struct tg__group_slot),
+        sizeof(struct tg__group_row),
+        sizeof(struct tg__failure_row),
+        offsetof(struct tg__slot, failure),
+        offsetof(struct tg__tenant_row, generation),
+        offsetof(struct tg__tag_row, wanted_bytes),
+        offsetof(struct tg__device_row, asked_ns),
+        TG__GROUPS,
+        TG__GROUP_PHASES,
         offsetof(struct tg__ledger_body, slots),
         offsetof(struct tg__slot, seen_ns),
         offsetof(struct tg__slot, asked_bytes),
@@ -49,10 +67,17 @@ static bool is_text(const char *text, size_t max_bytes) {
     return memchr(text, '\0', max_bytes) != NULL;
 }
 
+static bool is_group_garbage(const struct tg__tenant_row *row) {
+    return row->generation != 0 &&
+           (row->group >= TG__GROUPS || (row->group_kind != TG__GROUP_WAKES &&
+                                         row->group_kind != TG__GROUP_SLEEPS));
+}
+
 /* What no build of this layout writes. Figures may be any number. */
 static bool is_garbage(const struct tg__tenant_row *row) {
     if ((row->state != TG__ROW_LIVES && row->state != TG__ROW_DEAD) ||
         row->device >= TG_LEDGER_DEVICES || row->tag_count > TG_TENANT_TAGS ||
+        is_group_garbage(row) ||
         !is_text(row->name, sizeof row->name) || !is_text(row->role, sizeof row->role) ||
         !is_text(row->wait_tag, sizeof row->wait_tag) || !is_text(row->seams, sizeof row->seams))
         return true;

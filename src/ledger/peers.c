@@ -9,9 +9,6 @@
 #include "base/error.h"
 #include "ledger/tenant.h"
 
-/* So often somebody who waits for the end of a start looks, whoever has told it or not. */
-#define LOOK_NS (10 * TG__NS_PER_MS)
-
 /* ---- notes ----------------------------------------------------------------------------------- */
 
 void tg_tenant_note(struct tg_tenant *tenant, const struct tg_tenant_note *note) {
@@ -139,7 +136,7 @@ int tg_tenant_check_quiet(struct tg_tenant *tenant, uint32_t wait_ms) {
             break;
         if (may_sleep)
             tg__shm_wait(&tenant->device->change, seen,
-                         deadline_ns - now_ns < LOOK_NS ? deadline_ns - now_ns : LOOK_NS);
+                         deadline_ns - now_ns < TG__POLL_NS ? deadline_ns - now_ns : TG__POLL_NS);
         rc = tg__shmfile_check(tenant->ledger->file, false);
     }
     if (rc < 0)

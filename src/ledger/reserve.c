@@ -9,13 +9,6 @@
 #include "base/error.h"
 #include "ledger/tenant.h"
 
-/* A waiter looks at least so often: the driver's figure changes without anybody's telling. */
-#define POLL_NS (10 * TG__NS_PER_MS)
-
-/* The last look is made at the deadline. So long it waits for the file's lock, whose owner may
- * have been put aside by the scheduler for a moment. */
-#define LAST_LOCK_NS (10 * TG__NS_PER_MS)
-
 /* Beside errors and 0, not granted: what a try answers. */
 enum { GRANTED = 1, TRY_SETTLED, TRY_AGAIN };
 
@@ -62,122 +55,34 @@ static int fill_ask(struct tg_tenant *tenant, struct tg__ask *ask) {
 
 /* ---- under the file's lock ------------------------------------------------------------------ */
 
-static struct tg__claim claim_of(const struct tg__tenant_row *row, uint64_t seen_ns) {
-    return (struct tg__claim){.occupied_bytes = tg__row_occupied(row),
-                              .reserved_bytes = tg__row_reserved(row),
-                              .declared_bytes = tg__row_declared(row),
-                              .wait_bytes = row->is_waiting ? row->wait_bytes : 0,
-                              .arrival = row->arrival,
-                              .deadline_ns = row->wait_deadline_ns,
-                              .seen_ns = seen_ns,
-                              .is_starting = row->is_starting != 0};
-}
-
-static void add_orphans(struct tg__survey *survey, const struct tg__tenant_row *row) {
-    survey->orphans[survey->orphan_count++] = (struct tg__orphans){
-        .size_bytes = tg__row_held(row),
-        .since_ns = row->dead_since_ns,
-        .unattributed_before_bytes = row->unattributed_before_bytes};
-}
-
-/* Everybody on the tenant's device; its own row is what it says itself. */
-static int survey_take(struct tg_tenant *tenant) {
-    struct tg__survey *survey = tenant->survey;
-    struct tg__slot *slots = tenant->ledger->body->slots;
-
-    survey->claim_count = survey->orphan_count = 0;
-    for (uint32_t i = 0; i < TG_LEDGER_TENANTS; i++) {
-        struct tg__tenant_row *row = &survey->rows[survey->claim_count];
-        if (atomic_load_explicit(&slots[i].ticket, memory_order_acquire) == 0)
-            continue;
-        if (&slots[i] == tenant->slot) {
-            survey->self = survey->claim_count;
-            *row = tenant->row;
-        } else {
-            int rc = tg__row_read(&slots[i], row);
-            if (rc < 0)
-                return rc;
-        }
-        if (row->device != tenant->row.device)
-            continue;
-        if (row->state == TG__ROW_DEAD) {
-            add_orphans(survey, row);
-            continue;
-        }
-        survey->slots[survey->claim_count] = &slots[i];
-        survey->claims[survey->claim_count++] =
-            claim_of(row, atomic_load_explicit(&slots[i].seen_ns, memory_order_relaxed));
-    }
-    return 0;
-}
-
-static void note_figures(struct tg_tenant *tenant, const struct tg__admit_output *answer) {
-    struct tg__device_row row;
-
-    if (tg__device_read(tenant->device, &row) < 0)
-        return;
-    row.total_bytes = tenant->survey->driver.total_bytes;
-    row.free_bytes = tenant->survey->driver.free_bytes;
-    row.unattributed_bytes = answer->unattributed_bytes;
-    row.measured_ns = tg__clock_ns();
-    tg__record_publish(&tenant->device->record, &row, sizeof row);
-}
-
 /* Under own, too. */
 static int decide(struct tg_tenant *tenant, const struct tg__ask *ask,
                   struct tg__admit_output *answer) {
     struct tg__survey *survey = tenant->survey;
     struct tg__claim *self;
-    struct tg__admit_input input;
-    int rc = survey_take(tenant);
+    int rc = tg__survey_take(tenant, tenant->row.device);
 
     if (rc < 0)
         return rc;
-    /* After the rows: what is in them by now is counted. */
-    survey->driver.created_bytes =
-        atomic_load_explicit(&tenant->device->created_bytes, memory_order_acquire) -
-        survey->driver.created_before;
     self = &survey->claims[survey->self];
     self->wait_bytes = ask->size_bytes;
     self->is_starting = tenant->row.is_starting == TG_START_UP;
     if (ask->deadline_ns == 0 || !tenant->row.is_waiting)
         self->arrival = UINT64_MAX; /* after all who wait */
-    input = (struct tg__admit_input){.now_ns = tg__clock_ns(),
-                                     .total_bytes = survey->driver.total_bytes,
-                                     .free_bytes = survey->driver.free_bytes,
-                                     .asked_ns = survey->driver.asked_ns,
-                                     .created_bytes = survey->driver.created_bytes,
-                                     .claims = survey->claims,
-                                     .claim_count = survey->claim_count,
-                                     .self = survey->self,
-                                     .may_wait = ask->deadline_ns != 0,
-                                     .orphans = survey->orphans,
-                                     .orphan_count = survey->orphan_count};
-    tg__admit(&input, answer);
+    tg__survey_admit(tenant, ask->deadline_ns != 0, answer);
     return 0;
-}
-
-static void wait_clear(struct tg__tenant_row *row) {
-    row->is_waiting = 0;
-    memset(row->wait_tag, 0, sizeof row->wait_tag);
-    row->wait_bytes = row->wait_since_ns = row->wait_deadline_ns = row->arrival = 0;
 }
 
 /* The wait and its place in the order of arrival; kept once it is there. */
 static void wait_note(struct tg_tenant *tenant, const struct tg__ask *ask) {
     _Atomic uint64_t *next = &tenant->ledger->body->next_arrival;
-    struct tg__tenant_row *row = &tenant->row;
+    uint64_t arrival;
 
-    if (row->is_waiting)
+    if (tenant->row.is_waiting)
         return;
-    row->is_waiting = 1;
-    memcpy(row->wait_tag, ask->tag, strlen(ask->tag));
-    row->wait_bytes = ask->size_bytes;
-    row->wait_since_ns = tg__clock_ns();
-    row->wait_deadline_ns = ask->deadline_ns;
-    row->arrival = atomic_load_explicit(next, memory_order_relaxed);
-    tg__shm_store(next, row->arrival + 1);
-    tg__tenant_publish(tenant);
+    arrival = atomic_load_explicit(next, memory_order_relaxed);
+    tg__shm_store(next, arrival + 1);
+    tg__tenant_note_wait(tenant, ask, arrival);
 }
 
 /* Places for all tags, or none is taken: rows without bytes are no tags. */
@@ -205,22 +110,12 @@ static int grant(struct tg_tenant *tenant, const struct tg__ask *ask) {
         places[i]->reserved_bytes += ask->shares[i].size_bytes;
     tenant->shortfall.status = 0;
     if (was_waiting)
-        wait_clear(&tenant->row);
+        tg__tenant_clear_wait(&tenant->row);
     tg__tenant_publish(tenant);
     /* Who stood behind may fit as well. */
     if (was_waiting)
         tg__device_wake(tenant->device);
     return GRANTED;
-}
-
-/* At each look, since who served it may have something again. */
-static void ask_peers(struct tg_tenant *tenant, uint64_t missing_bytes) {
-    struct tg__survey *survey = tenant->survey;
-
-    for (uint32_t i = 0; i < survey->claim_count; i++) {
-        if (i != survey->self)
-            tg__slot_ask(survey->slots[i], &survey->rows[i], missing_bytes);
-    }
 }
 
 static int act(struct tg_tenant *tenant, const struct tg__ask *ask,
@@ -240,7 +135,7 @@ static int act(struct tg_tenant *tenant, const struct tg__ask *ask,
                                   answer->is_held_up ? TG_ESTARTING : TG_ENOFIT);
     wait_note(tenant, ask);
     if (!answer->is_held_up)
-        ask_peers(tenant, tg__less(ask->size_bytes, answer->available_bytes));
+        tg__survey_ask(tenant, tg__less(ask->size_bytes, answer->available_bytes));
     return 0;
 }
 
@@ -265,7 +160,7 @@ static int decide_and_act(struct tg_tenant *tenant, const struct tg__ask *ask, b
                driver->may_be_asked_again) {
         rc = TRY_AGAIN;
     } else if (rc == 0) {
-        note_figures(tenant, &answer);
+        tg__survey_note(tenant, &answer);
         rc = act(tenant, ask, &answer);
     }
     pthread_mutex_unlock(&tenant->own);
@@ -282,47 +177,11 @@ static int try_locked(struct tg_tenant *tenant, const struct tg__ask *ask, bool 
 
 /* ---- around it ------------------------------------------------------------------------------ */
 
-/* A gauge that is not of this library leaves no sentence. */
-static int gauge_failed(int status) {
-    if (tg_last_error()->status == status)
-        return status;
-    return tg__fail(status, "the device's memory could not be asked for: %s",
-                    tg_error_text(status));
-}
-
-/* The driver is asked before the lock is taken; what others commit between the two is noted. */
-static int lock_with_figures(struct tg_tenant *tenant, uint64_t lock_by_ns,
-                             struct tg__driver *driver, bool *has_inherited) {
-    uint64_t wait_ns = UINT64_MAX;
-    int rc;
-
-    driver->created_before = atomic_load_explicit(&tenant->device->created_bytes,
-                                                  memory_order_acquire);
-    driver->deaths_before = atomic_load_explicit(&tenant->device->deaths, memory_order_acquire);
-    driver->asked_ns = tg__clock_ns();
-    rc = tenant->gauge.ask(tenant->gauge.argument, &driver->free_bytes, &driver->total_bytes);
-    if (rc < 0)
-        return gauge_failed(rc);
-    if (lock_by_ns != UINT64_MAX) {
-        uint64_t now_ns = tg__clock_ns();
-        wait_ns = LAST_LOCK_NS + (lock_by_ns > now_ns ? lock_by_ns - now_ns : 0);
-    }
-    return tg__shmfile_lock_within(tenant->ledger->file, wait_ns, has_inherited);
-}
-
-/* Garbage that was found under the lock is told to all. */
-static int unlock_with(struct tg_tenant *tenant, int rc) {
-    if (rc == TG_EPOISONED)
-        rc = tg__shmfile_poison(tenant->ledger->file, tg_last_error()->text);
-    tg__shmfile_unlock(tenant->ledger->file);
-    return rc;
-}
-
 static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask,
                             bool may_be_asked_again) {
     struct tg__driver driver = {.may_be_asked_again = may_be_asked_again};
     bool has_inherited;
-    int rc = lock_with_figures(tenant, ask->lock_by_ns, &driver, &has_inherited);
+    int rc = tg__tenant_lock(tenant, ask->lock_by_ns, &driver, &has_inherited);
 
     if (rc < 0)
         return rc;
@@ -330,7 +189,7 @@ static int try_with_figures(struct tg_tenant *tenant, const struct tg__ask *ask,
     rc = tg__tenant_check_joined(tenant);
     if (rc == 0)
         rc = try_locked(tenant, ask, has_inherited);
-    return unlock_with(tenant, rc);
+    return tg__tenant_unlock(tenant, rc);
 }
 
 /* GRANTED; 0: it waits now; or an error. Each further try takes a new death, or garbage. */
@@ -358,7 +217,7 @@ static int measure_locked(struct tg_tenant *tenant) {
     pthread_mutex_lock(&tenant->own);
     rc = decide(tenant, &nothing, &answer);
     if (rc == 0)
-        note_figures(tenant, &answer);
+        tg__survey_note(tenant, &answer);
     pthread_mutex_unlock(&tenant->own);
     return rc;
 }
@@ -373,11 +232,11 @@ int tg_tenant_measure(struct tg_tenant *tenant) {
     rc = tg__shmfile_check(tenant->ledger->file, false);
     if (rc < 0)
         return rc;
-    rc = lock_with_figures(tenant, tg__clock_ns(), &driver, &has_inherited);
+    rc = tg__tenant_lock(tenant, tg__clock_ns(), &driver, &has_inherited);
     if (rc < 0)
         return rc;
     tenant->survey->driver = driver;
-    return unlock_with(tenant, measure_locked(tenant));
+    return tg__tenant_unlock(tenant, measure_locked(tenant));
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -388,7 +247,7 @@ static void stop_waiting(struct tg_tenant *tenant) {
     pthread_mutex_lock(&tenant->own);
     was_waiting = tenant->row.is_waiting;
     if (was_waiting && tg__tenant_is_joined(tenant)) {
-        wait_clear(&tenant->row);
+        tg__tenant_clear_wait(&tenant->row);
         tg__tenant_publish(tenant);
     }
     pthread_mutex_unlock(&tenant->own);
@@ -431,7 +290,7 @@ static int reserve_waiting(struct tg_tenant *tenant, const struct tg__ask *ask) 
         }
         if (may_sleep && now_ns < ask->deadline_ns) {
             uint64_t left_ns = ask->deadline_ns - now_ns;
-            tg__shm_wait(&device->change, seen, left_ns < POLL_NS ? left_ns : POLL_NS);
+            tg__shm_wait(&device->change, seen, left_ns < TG__POLL_NS ? left_ns : TG__POLL_NS);
         }
         may_sleep = true;
     }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "ledger/group.h"
 #include "ledger/tenant.h"
 
 static uint64_t last_unattributed(const struct tg__ledger_body *body, uint32_t device) {
@@ -12,9 +13,11 @@ static uint64_t last_unattributed(const struct tg__ledger_body *body, uint32_t d
 }
 
 /* The death is written down: its bytes are orphans from now on, its host copies and its wait are
- * gone. A slot without bytes becomes free at once, and leaves no orphans. */
+ * gone, and its group is given up before. A slot without bytes becomes free at once, and leaves no
+ * orphans. */
 static void note_death(struct tg_ledger *ledger, struct tg__slot *slot,
                        struct tg__tenant_row *row) {
+    tg__group_settle(ledger->body, slot, row);
     if (tg__row_held(row) == 0) {
         tg__shm_store32(&slot->ticket, 0);
         tg__device_wake(&ledger->body->devices[row->device]);
@@ -25,10 +28,13 @@ static void note_death(struct tg_ledger *ledger, struct tg__slot *slot,
     row->state = TG__ROW_DEAD;
     row->is_waiting = 0;
     row->wait_bytes = 0;
+    row->generation = 0;
+    row->is_ready = 0;
     row->dead_since_ns = tg__clock_ns();
     row->unattributed_before_bytes = last_unattributed(ledger->body, row->device);
     for (uint32_t i = 0; i < row->tag_count; i++) {
         row->tags[i].asleep_bytes = 0;
+        row->tags[i].wanted_bytes = row->tags[i].turning_bytes = 0;
         row->tags[i].host_reserved_bytes = row->tags[i].host_touched_bytes = 0;
     }
     tg__row_publish(slot, row);

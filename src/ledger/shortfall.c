@@ -126,7 +126,7 @@ static void tell_never(struct text *text, const struct tg_tenant *tenant,
 
     append(text, "%s needs %s, more than the device's %s beside the %s that %s holds itself",
            ask->tag, tg__amount(ask->size_bytes).text, tg__amount(survey->driver.total_bytes).text,
-           tg__amount(held(self)).text, tenant->row.name);
+           tg__amount(held(self)).text, survey->rows[survey->self].name);
 }
 
 static void tell_starting(struct text *text, const struct tg_tenant *tenant,
@@ -148,7 +148,7 @@ static void tell_cycle(struct text *text, const struct tg_tenant *tenant,
     const struct tg__claim *other = &survey->claims[answer->other];
     char self_name[NAME_BYTES], other_name[NAME_BYTES];
 
-    tg__row_name(&tenant->row, self_name, sizeof self_name);
+    tg__row_name(&survey->rows[survey->self], self_name, sizeof self_name);
     tg__row_name(&survey->rows[answer->other], other_name, sizeof other_name);
     append(text, "%s would wait for ever: %s holds %s and needs %s for %s, %s holds %s and waits "
                  "for %s",

@@ -9,13 +9,29 @@
 
 #include <pthread.h>
 
+#include "base/clock.h"
 #include "base/turn.h"
 #include "ledger/admit.h"
 #include "ledger/layout.h"
 
+/* Who waits looks at least so often: the driver's figure changes, and processes die, without
+ * anybody's telling. */
+#define TG__POLL_NS (10 * TG__NS_PER_MS)
+
 struct tg_ledger {
     struct tg__shmfile *file;
     struct tg__ledger_body *body;
+};
+
+/* The group that the tenant is in, as its own process knows it; one thread's at a time. */
+struct tg__member {
+    uint64_t generation; /* 0: in none */
+    uint64_t deadline_ns;
+    uint32_t group, size, kind, share_count;
+    struct tg__member_share {
+        char tag[TG_TAG_NAME_BYTES];
+        uint64_t size_bytes, asleep_bytes;
+    } shares[TG_TENANT_TAGS];
 };
 
 struct tg_tenant {
@@ -25,6 +41,7 @@ struct tg_tenant {
     struct tg_gauge gauge;
     struct tg__turn turn;
     pthread_mutex_t own;
+    struct tg__member member;
     struct tg__tenant_row row; /* under own: what the slot says, or is about to */
     struct tg_shortfall shortfall; /* under own */
     struct tg__survey *survey;     /* under the file's lock */
@@ -43,6 +60,7 @@ struct tg__driver {
 /* What one look at all slots found, for one decision on one device. */
 struct tg__survey {
     struct tg__driver driver; /* asked before the lock was taken */
+    uint32_t device; /* index */
     uint32_t claim_count, orphan_count, self;
     struct tg__claim claims[TG_LEDGER_TENANTS];
     struct tg__orphans orphans[TG_LEDGER_TENANTS];
@@ -73,6 +91,15 @@ bool tg__slot_ask(struct tg__slot *slot, const struct tg__tenant_row *row, uint6
 /* Wakes who waits for this device, if anybody does. */
 void tg__device_wake(struct tg__device_slot *device);
 
+/* How a call changes a tag's figures. */
+struct tg__tag_change {
+    uint64_t occupied_more, occupied_less, reserved_more, reserved_less, asleep_more, asleep_less;
+    uint64_t host_reserved_less, host_touched_more, host_touched_less;
+};
+/* A tag without bytes gives its place back. False: there is no place for it. Under own. */
+bool tg__tenant_change(struct tg_tenant *tenant, const char *tag,
+                       const struct tg__tag_change *change);
+
 /* What is asked for. */
 struct tg__ask {
     const struct tg_share *shares;
@@ -82,6 +109,27 @@ struct tg__ask {
     uint64_t deadline_ns; /* 0: it may not wait */
     uint64_t lock_by_ns;  /* the file's lock is waited for until then, and a moment more */
 };
+
+/* Asks the tenant's driver, then takes the file's lock: by lock_by_ns and a moment more. */
+int tg__tenant_lock(struct tg_tenant *tenant, uint64_t lock_by_ns, struct tg__driver *driver,
+                    bool *has_inherited);
+/* Passes rc on. */
+int tg__tenant_unlock(struct tg_tenant *tenant, int rc);
+
+/* Everybody on a device into the tenant's survey, under the file's lock and own; its own row is
+ * what it says itself. */
+int tg__survey_take(struct tg_tenant *tenant, uint32_t device);
+/* The decision on it, for the claim `self`, whose wait is filled in. */
+void tg__survey_admit(struct tg_tenant *tenant, bool may_wait, struct tg__admit_output *answer);
+/* Writes the driver's figures of the tenant's own device down for all. answer NULL: before there is
+ * one; what is unattributed stays as it was. */
+void tg__survey_note(struct tg_tenant *tenant, const struct tg__admit_output *answer);
+/* Asks all others of the survey to give. */
+void tg__survey_ask(struct tg_tenant *tenant, uint64_t missing_bytes);
+
+/* The wait in the own row. Under own. */
+void tg__tenant_note_wait(struct tg_tenant *tenant, const struct tg__ask *ask, uint64_t arrival);
+void tg__tenant_clear_wait(struct tg__tenant_row *row);
 
 /* Fills the tenant's shortfall from its survey and writes the sentence; returns its status. Under
  * the file's lock. */

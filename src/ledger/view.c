@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "ledger/group.h"
 #include "ledger/tenant.h"
 
 /* What people are shown has no control characters, whatever the file has. */
@@ -88,7 +89,7 @@ static int read_tenants(struct tg_ledger *ledger, struct tg_node_view *view) {
 
         if (ticket == 0)
             continue;
-        rc = tg__row_read(slot, &row);
+        rc = tg__group_row(ledger->body, slot, &row, false);
         if (rc < 0)
             return rc;
         is_dead = !tg__shmfile_is_alive(ledger->file, ticket);

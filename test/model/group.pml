@@ -128,6 +128,7 @@ bool was_spoiled[GENERATIONS]; /* a member failed or died before it was ready */
 bool was_taken[GENERATIONS], was_refused[GENERATIONS];
 bool has_committed[2]; /* the group, once */
 
+#define HAS_GROUPS
 #include "figures.def"
 
 #define SLOT(i) SLOT_OF(GROUP_OF(i))
@@ -233,7 +234,12 @@ inline gather(i) {
     };
     atomic {
         if
-        :: IS_MISSING(i) -> named[i] = generation[SLOT(i)]; wanted[i] = (SLEEPS(i) -> 0 : 1)
+        :: IS_MISSING(i) ->
+            named[i] = generation[SLOT(i)];
+            if
+            :: !SLEEPS(i) -> move_come(i)
+            :: else
+            fi
         :: else
         fi
     }
@@ -310,14 +316,14 @@ inline fail(i) {
 #define MEMORY_BESIDE(k) (IS_BESIDE(k) -> memory[k] : 0)
 
 inline fold_alone(i) {
-    atomic { SUM(TAKEN_BESIDE) == 0 -> wanted[i] = 0; move_reserve(i) }
+    atomic { SUM(TAKEN_BESIDE) == 0 -> move_fold(i) }
 }
 
 inline fold_grant(i) {
 #ifdef NO_whole_grant
     fold_alone(i)
 #else
-    d_step { wanted[i] = 0; move_reserve(i) }
+    d_step { move_fold(i) }
 #endif
 }
 
@@ -386,13 +392,13 @@ inline take_part(i) {
     if
     :: SLEEPS(i) ->
         memory[i] = 0;
-        d_step { move_give_asleep(i); leave_group(i) }
+        d_step { move_take_part_asleep(i); leave_group(i) }
     :: else ->
 #ifdef NO_one_publish
         leave_group(i);
-        move_wake_end(i);
+        move_take_part_awake(i);
 #else
-        d_step { move_wake_end(i); leave_group(i) };
+        d_step { move_take_part_awake(i); leave_group(i) };
 #endif
         d_step { assert(memory[i] == 1); has_host[i] = false };
 #ifdef GIVES_BACK
@@ -412,8 +418,8 @@ inline as_before(i) {
         memory[i] = 0;
         d_step {
             if
-            :: occupied[i] == 1 -> move_give(i)
-            :: reserved[i] == 1 -> move_cancel(i)
+            :: occupied[i] == 1 -> move_undo_created(i)
+            :: reserved[i] == 1 -> move_undo_reserved(i)
             :: else
             fi;
             leave_group(i)

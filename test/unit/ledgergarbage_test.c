@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
+#include "ledger/group.h"
 #include "ledger/tenant.h"
 #include "suite.h"
 #include "tenants.h"
@@ -80,6 +81,22 @@ static void read_all(struct tg_ledger *ledger) {
                                 &asleep_bytes, &short_bytes));
 }
 
+/* Alone in its group, and with one that never comes. */
+static void use_groups(struct tg_tenant *tenant) {
+    const struct tg__group_share share = {"tag", GIB, GIB};
+    struct tg__group_params params = {.name = "engine", .size = 1, .kind = TG__GROUP_WAKES,
+                                      .wait_ms = 2, .shares = &share, .share_count = 1};
+    char name[64];
+
+    for (; params.size <= 2; params.size++) {
+        if (tg__group_come(tenant, &params) == 0 && tg__group_end(tenant, 0) == 0 &&
+            tg__group_lost(tenant, name, sizeof name))
+            ck_text(name, sizeof name);
+        ck_text(tg_last_error()->text, sizeof tg_last_error()->text);
+        tg__group_leave(tenant, NULL);
+    }
+}
+
 /* Their answers may be anything: they must come. */
 static void use(struct tg_tenant *tenant) {
     const struct tg_tenant_note note = {.mode = TG_MODE_ON, .seams = "1 of 1"};
@@ -102,6 +119,7 @@ static void use(struct tg_tenant *tenant) {
     status |= tg_tenant_ask(tenant, GIB, &count);
     status |= tg_tenant_check_quiet(tenant, 2);
     tg_tenant_asked(tenant);
+    use_groups(tenant);
     (void)status;
 }
 
@@ -163,6 +181,48 @@ START_TEST(a_row_of_garbage_poisons) {
 }
 END_TEST
 
+static struct tg_tenant *in_group(struct tg_ledger *ledger, const char *name) {
+    const struct tg__group_share share = {"tag", GIB, GIB};
+    const struct tg__group_params params = {.name = name, .size = 1, .kind = TG__GROUP_WAKES,
+                                            .wait_ms = 60000, .shares = &share, .share_count = 1};
+    struct tg_tenant *tenant = join(ledger, card, name);
+
+    ck_ok(tg__group_come(tenant, &params));
+    return tenant;
+}
+
+/* A phase, a slot or a kind that there is not poisons as other garbage does; a generation that is
+ * not the slot's is a row in motion, until its owner writes it anew. */
+START_TEST(a_group_of_garbage_poisons) {
+    struct tg_ledger *ledger = open_ledger();
+    struct tg_tenant *member = in_group(ledger, "member"), *other = join(ledger, card, "other");
+    struct tg__ledger_body *body = ledger->body;
+    struct tg__tenant_row row = member->row;
+    static struct tg_node_view view;
+
+    row.generation = 77;
+    tg__row_publish(member->slot, &row);
+    ck_assert_int_eq(tg_ledger_read(ledger, &view), TG_EMOTION);
+    ck_assert_int_eq(tg_tenant_reserve(other, "a", GIB, 0), TG_EMOTION);
+    tg_tenant_cancel(member, "tag", 0);
+    ck_ok(tg_tenant_reserve(other, "a", GIB, 0));
+    if (_i == 0)
+        atomic_store(&body->groups[member->member.group].word, 7);
+    row = member->row;
+    row.group = _i == 1 ? TG__GROUPS : row.group;
+    row.group_kind = _i == 2 ? 3 : row.group_kind;
+    tg__row_publish(member->slot, &row);
+    ck_assert_int_eq(tg_ledger_read(ledger, &view), TG_EPOISONED);
+    ck_assert_int_eq(tg_tenant_reserve(other, "a", GIB, 0), TG_EPOISONED);
+    ck_says("garbage");
+    ck_assert_int_lt(tg__group_end(member, 0), 0);
+    tg__group_leave(member, NULL);
+    tg_tenant_leave(member);
+    tg_tenant_leave(other);
+    tg_ledger_close(ledger);
+}
+END_TEST
+
 /* Deaths without end are garbage, and no reason to ask the driver without end. */
 static int ask_and_count_deaths(void *argument, uint64_t *free_bytes, uint64_t *total_bytes) {
     struct tg_tenant *tenant = *(struct tg_tenant **)argument;
@@ -193,6 +253,7 @@ int main(void) {
     tcase_add_checked_fixture(cases, set_up_card, tear_down_card);
     tcase_add_loop_test(cases, garbage_is_survived, 0, ROUNDS);
     tcase_add_test(cases, a_row_of_garbage_poisons);
+    tcase_add_loop_test(cases, a_group_of_garbage_poisons, 0, 3);
     tcase_add_test(cases, deaths_without_end_end_a_request);
     return suite_run("ledgergarbage", cases);
 }

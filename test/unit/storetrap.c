@@ -43,6 +43,8 @@ void __real_tg__shm_add(_Atomic uint64_t *word, uint64_t more);
 void __wrap_tg__shm_add(_Atomic uint64_t *word, uint64_t more);
 void __real_tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
 void __wrap_tg__shm_add32(_Atomic uint32_t *word, uint32_t more);
+bool __real_tg__shm_swap(_Atomic uint64_t *word, uint64_t *seen, uint64_t value);
+bool __wrap_tg__shm_swap(_Atomic uint64_t *word, uint64_t *seen, uint64_t value);
 
 void __wrap_tg__shm_store(_Atomic uint64_t *word, uint64_t value) {
     bool is_the_one = before_store();
@@ -70,4 +72,12 @@ void __wrap_tg__shm_add32(_Atomic uint32_t *word, uint32_t more) {
 
     __real_tg__shm_add32(word, more);
     after_store(is_the_one);
+}
+
+bool __wrap_tg__shm_swap(_Atomic uint64_t *word, uint64_t *seen, uint64_t value) {
+    bool is_the_one = before_store(), has_swapped;
+
+    has_swapped = __real_tg__shm_swap(word, seen, value);
+    after_store(is_the_one);
+    return has_swapped;
 }

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "ledger/group.h"
 #include "ledger/tenant.h"
 #include "suite.h"
 #include "tenants.h"
@@ -26,6 +27,12 @@ struct host_transition {
     bool is_under_lock;
 };
 
+struct group_transition {
+    const char *name;
+    int wanted, occupied, reserved, asleep;
+    bool is_under_lock;
+};
+
 struct ending {
     const char *name;
     bool keeps_occupied, keeps_reserved, keeps_asleep, keeps_host;
@@ -33,6 +40,7 @@ struct ending {
 
 #define TRANSITION(name, ...) {#name, __VA_ARGS__},
 #define HOST_TRANSITION(name, ...)
+#define GROUP_TRANSITION(name, ...)
 #define ENDING(name, ...)
 static const struct transition transitions[] = {
 #include "model/transitions.def"
@@ -45,8 +53,15 @@ static const struct host_transition host_transitions[] = {
 #include "model/transitions.def"
 };
 #undef HOST_TRANSITION
-#undef ENDING
+#undef GROUP_TRANSITION
 #define HOST_TRANSITION(name, ...)
+#define GROUP_TRANSITION(name, ...) {#name, __VA_ARGS__},
+static const struct group_transition group_transitions[] = {
+#include "model/transitions.def"
+};
+#undef GROUP_TRANSITION
+#undef ENDING
+#define GROUP_TRANSITION(name, ...)
 #define ENDING(name, ...) {#name, __VA_ARGS__},
 static const struct ending endings[] = {
 #include "model/transitions.def"
@@ -54,6 +69,7 @@ static const struct ending endings[] = {
 
 enum {
     TRANSITIONS = sizeof transitions / sizeof transitions[0],
+    GROUP_TRANSITIONS = sizeof group_transitions / sizeof group_transitions[0],
     HOST_TRANSITIONS = sizeof host_transitions / sizeof host_transitions[0],
     ENDINGS = sizeof endings / sizeof endings[0]
 };
@@ -138,6 +154,114 @@ static const call_fn calls[] = {
 #define TRANSITION(name, ...)
 #define HOST_TRANSITION(name, ...) name,
 static const call_fn host_calls[] = {
+#include "model/transitions.def"
+};
+
+/* Each has two halves: what comes before the step, and the step. fold is inside of what comes, so
+ * its half before is done by this test's own hands. */
+static int enter(struct tg_tenant *tenant, enum tg__group_kind kind, uint32_t size) {
+    const struct tg__group_share share = {"a", UNIT, UNIT};
+    const struct tg__group_params params = {.name = "g", .size = size, .kind = kind,
+                                            .wait_ms = 60000, .shares = &share, .share_count = 1};
+    int rc;
+
+    tenant->survey->driver = (struct tg__driver){0};
+    pthread_mutex_lock(&tenant->own);
+    rc = tg__group_enter(tenant, &params);
+    pthread_mutex_unlock(&tenant->own);
+    return rc == 1 ? 0 : -1;
+}
+
+static struct tg__group_params alone(enum tg__group_kind kind, const struct tg__group_share *share,
+                                     uint32_t wait_ms) {
+    return (struct tg__group_params){.name = "g", .size = 1, .kind = kind, .wait_ms = wait_ms,
+                                     .shares = share, .share_count = 1};
+}
+
+static const struct tg__group_share unit = {"a", UNIT, UNIT};
+
+static int come_alone(struct tg_tenant *tenant) {
+    struct tg__group_params params = alone(TG__GROUP_WAKES, &unit, 60000);
+
+    return tg__group_come(tenant, &params);
+}
+
+static int commit_all(struct tg_tenant *tenant) {
+    int rc = come_alone(tenant);
+
+    tg_tenant_commit(tenant, "a", UNIT, 0);
+    return rc == 0 ? tg__group_end(tenant, 0) : rc;
+}
+
+static int sleep_all(struct tg_tenant *tenant) {
+    struct tg__group_params params = alone(TG__GROUP_SLEEPS, &unit, 60000);
+    int rc = tg__group_come(tenant, &params);
+
+    return rc == 0 ? tg__group_end(tenant, 0) : rc;
+}
+
+static int create_and_fail(struct tg_tenant *tenant) {
+    int rc = come_alone(tenant);
+
+    tg_tenant_commit(tenant, "a", UNIT, 0);
+    return rc;
+}
+
+static int leave_with_nothing(struct tg_tenant *tenant) {
+    tg__group_leave(tenant, NULL);
+    return 0;
+}
+
+static int leave_created(struct tg_tenant *tenant) {
+    const uint64_t created_bytes = UNIT;
+
+    tg__group_leave(tenant, &created_bytes);
+    return 0;
+}
+
+static int no_step(struct tg_tenant *tenant) {
+    (void)tenant;
+    return 0;
+}
+
+static int enter_as_one_of_two(struct tg_tenant *tenant) {
+    return enter(tenant, TG__GROUP_WAKES, 2);
+}
+
+/* Granted, and not folded. */
+static int enter_and_be_granted(struct tg_tenant *tenant) {
+    int rc = enter(tenant, TG__GROUP_WAKES, 1);
+
+    atomic_fetch_add(&tenant->ledger->body->groups[tenant->member.group].word, 1);
+    return rc;
+}
+
+static int fold_grant(struct tg_tenant *tenant) {
+    tg__group_fold(tenant);
+    return 0;
+}
+
+struct group_step {
+    int (*before)(struct tg_tenant *tenant);
+    int (*step)(struct tg_tenant *tenant);
+};
+
+static const struct group_step group_come = {no_step, enter_as_one_of_two};
+static const struct group_step group_fold = {enter_and_be_granted, fold_grant};
+static const struct group_step group_take_part_awake = {commit_all, leave_with_nothing};
+static const struct group_step group_take_part_asleep = {sleep_all, leave_with_nothing};
+static const struct group_step group_undo_reserved = {come_alone, leave_with_nothing};
+static const struct group_step group_undo_created = {create_and_fail, leave_created};
+
+#undef ENDING
+#undef HOST_TRANSITION
+#undef GROUP_TRANSITION
+#define HOST_TRANSITION(name, ...)
+#define ENDING(name, ...)
+#define GROUP_TRANSITION(name, ...) &group_##name,
+#undef TRANSITION
+#define TRANSITION(name, ...)
+static const struct group_step *const group_steps[] = {
 #include "model/transitions.def"
 };
 
@@ -250,11 +374,40 @@ START_TEST(host_figures_move_as_the_table_says) {
 }
 END_TEST
 
+/* Wanted bytes, which only count with a grant, are the one figure that comes raises. What needs no
+ * lock is made while another holds it. */
+START_TEST(members_figures_move_as_the_table_says) {
+    const struct group_transition *step = &group_transitions[_i];
+    struct scene scene = make_scene();
+    struct tg__tag_row before, after;
+    uint64_t version;
+
+    ck_ok(group_steps[_i]->before(scene.tenant));
+    before = row_of(&scene);
+    version = version_of(&scene);
+    if (step->is_under_lock)
+        ck_ok(group_steps[_i]->step(scene.tenant));
+    else
+        ck_ok(call_locked_out(&scene, group_steps[_i]->step));
+    after = row_of(&scene);
+    ck_assert_uint_eq(version_of(&scene), version + 1);
+    ck_assert_uint_eq(after.wanted_bytes, moved(before.wanted_bytes, step->wanted, UNIT));
+    ck_assert_uint_eq(after.occupied_bytes, moved(before.occupied_bytes, step->occupied, UNIT));
+    ck_assert_uint_eq(after.reserved_bytes, moved(before.reserved_bytes, step->reserved, UNIT));
+    ck_assert_uint_eq(after.asleep_bytes, moved(before.asleep_bytes, step->asleep, UNIT));
+    end_scene(&scene);
+}
+END_TEST
+
 /* Only steps that need the lock may raise what a tenant has of the device or of the host. */
 START_TEST(only_a_step_under_the_lock_raises_bytes) {
     for (int i = 0; i < TRANSITIONS; i++)
         ck_assert_int_eq(transitions[i].occupied + transitions[i].reserved > 0,
                          transitions[i].is_under_lock);
+    for (int i = 0; i < GROUP_TRANSITIONS; i++)
+        ck_assert_int_eq(group_transitions[i].occupied + group_transitions[i].reserved +
+                             group_transitions[i].wanted > 0,
+                         group_transitions[i].is_under_lock);
     for (int i = 0; i < HOST_TRANSITIONS; i++)
         ck_assert_int_eq(host_transitions[i].reserved + host_transitions[i].touched > 0,
                          host_transitions[i].is_under_lock);
@@ -333,6 +486,7 @@ int main(void) {
     tcase_add_checked_fixture(cases, set_up_card, tear_down_card);
     tcase_add_loop_test(cases, figures_move_as_the_model_has_them, 0, TRANSITIONS);
     tcase_add_loop_test(cases, host_figures_move_as_the_table_says, 0, HOST_TRANSITIONS);
+    tcase_add_loop_test(cases, members_figures_move_as_the_table_says, 0, GROUP_TRANSITIONS);
     tcase_add_test(cases, only_a_step_under_the_lock_raises_bytes);
     tcase_add_test(cases, of_the_dead_stays_what_the_model_keeps);
     tcase_add_test(cases, who_leaves_leaves_nothing);
