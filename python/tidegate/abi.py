@@ -60,6 +60,8 @@ class tg_device_info(ctypes.Structure):
 # Of the device's table only what the package asks has a type of its own.
 info_fn = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(tg_device_info))
 memory_fn = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_uint64), POINTER(c_uint64))
+fence_fn = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(tg_fence))
+wait_fn = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(tg_fence), c_uint32)
 process_fn = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_uint64))
 
 
@@ -67,8 +69,8 @@ class tg_device_ops(ctypes.Structure):
     _fields_ = [("info", info_fn), ("memory", memory_fn), ("process", process_fn),
                 ("reserve", c_void_p), ("unreserve", c_void_p), ("create", c_void_p),
                 ("release", c_void_p), ("map", c_void_p), ("unmap", c_void_p),
-                ("access", c_void_p), ("copy", c_void_p), ("fill", c_void_p), ("fence", c_void_p),
-                ("wait", c_void_p), ("pin", c_void_p), ("export_fd", c_void_p),
+                ("access", c_void_p), ("copy", c_void_p), ("fill", c_void_p), ("fence", fence_fn),
+                ("wait", wait_fn), ("pin", c_void_p), ("export_fd", c_void_p),
                 ("import_fd", c_void_p), ("queue_open", c_void_p), ("queue_close", c_void_p)]
 
 

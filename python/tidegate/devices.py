@@ -60,6 +60,12 @@ class Device:
         self._check(self.ops.memory(self.handle, byref(free), byref(total)))
         return free.value, total.value
 
+    def wait_for_work(self, timeout_ms: int) -> None:
+        """Until what this process has given the device so far has ended. Raises Busy."""
+        fence = abi.tg_fence()
+        self._check(self.ops.fence(self.handle, None, byref(fence)))
+        self._check(self.ops.wait(self.handle, byref(fence), timeout_ms))
+
     def process_bytes(self) -> Optional[int]:
         """What the driver charges to this process there; None where it does not tell."""
         own = c_uint64()

@@ -6,10 +6,11 @@
     tidegate.sleep("kv_cache")           # the memory is the driver's; touching it faults
     tidegate.wake("kv_cache", timeout=20)
 
-A process has tags on one device: the card that it computes on, or the one that the first tag names.
-On a GPU they are in the process's own memory (tidegate/process.h), with whatever else is there: the
-default tag of a program under the preload sleeps and wakes among them. Blocks keep their addresses.
-What a tag holds, and that it sleeps, stands in the node's ledger."""
+A process has tags on the card that it computes on, or on the devices that they name. A call moves
+those of all its devices, all or nothing, and a name means the tags of that name on each. On a GPU
+they are in the process's own memory (tidegate/process.h), with whatever else is there: the default
+tag of a program under the preload sleeps and wakes among them. Blocks keep their addresses. What a
+tag holds, and that it sleeps, stands in the node's ledger."""
 
 from __future__ import annotations
 
@@ -23,15 +24,13 @@ from ctypes import byref, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
-from . import (abi, card, checks, devices, errors, library, preloaded, shortage, tenancy,
+from . import (abi, card, checks, devices, errors, library, moving, preloaded, tenancy,
                torch_sources)
 from .locks import ForkSafeLock
 from .receipts import Item, Receipt
 
 Names = Union[None, str, Iterable[str]]
 BACKUPS = {"none": abi.BACKUP_NONE, "host": abi.BACKUP_HOST}
-
-_WAIT_MOST_MS = 0xffffffff  # seven weeks: no limit
 
 _lock = ForkSafeLock()
 
@@ -96,7 +95,7 @@ class Memory:
         return sum(tag.info().device_bytes for tag in list(self.tags.values()))
 
 
-_memory: Optional[Memory] = None
+_memories: Dict[str, Memory] = {}  # by the device's URI
 
 
 class Block:
@@ -128,7 +127,7 @@ class Block:
         return memoryview(seen).cast("B")
 
     def _check_there(self) -> None:
-        if self.tag.memory is not _memory:
+        if self.tag.memory not in _memories.values():
             raise errors.Forked(errors.CODES["TG_EFORKED"], "this block is its parent's: a forked "
                                 "child has no memory of it, and makes tags of its own")
         if not self._free.alive:
@@ -154,6 +153,8 @@ class Tag:
         self.memory = memory
         self.name: str = library.call("tg_tag_name", handle).decode()
         self.handle = handle
+        # Whether a wake brings its content back, where that is known: who opens it here says so.
+        self.is_saved = self.name == preloaded.default_tag()
 
     def alloc(self, size_bytes: int) -> Block:
         """A new block, zeroed unless the tag has fill=False. Never waits for other programs. Raises
@@ -163,7 +164,7 @@ class Tag:
         try:
             library.call("tg_tag_alloc", self.handle, c_uint64(size_bytes), byref(address))
         except errors.TidegateWouldNotFit as problem:
-            raise _told(problem, self.memory, f"a block of {self.name}", size_bytes,
+            raise moving.told(problem, self.memory, f"a block of {self.name}", size_bytes,
                         "Nothing has changed.") from None
         assert address.value is not None
         return Block(self, address.value, size_bytes)
@@ -176,24 +177,30 @@ class Tag:
                        info.device_bytes, info.host_bytes, info.limbo_bytes)
 
 
+def _usual_uri() -> str:
+    """Of the current card, if the process has tags there or nowhere; else of the one device where
+    it has them."""
+    there = _all()
+    where = card.current() if there else card.require()
+    if where is not None and (not there or f"cuda:{where.index}" in _memories):
+        return f"cuda:{where.index}"
+    if len(there) == 1:
+        return there[0].device.uri
+    if there:
+        uris = " and ".join(one.device.uri for one in there)
+        raise errors.BadValue(0, f"this process has tags on {uris}: name one of them by device=")
+    raise errors.NoDevice(0, "torch has not started CUDA in this process: create the tag after the "
+                          "first use of the card, or name the device: device=\"cuda:0\", or "
+                          "\"host:capacity=1GiB\" without a card")
+
+
 def _open_memory(uri: Optional[str]) -> Memory:
-    """The process's memory, opened the first time."""
-    global _memory
+    """The process's memory on a device, opened the first time. None: on the usual one."""
     with _lock:
-        if _memory is not None:
-            if uri is not None and uri != _memory.device.uri:
-                raise errors.BadValue(0, f"this process has its tags on {_memory.device.uri}: one "
-                                      f"device for each process, so none on {uri!r}")
-            return _memory
-        if uri is None:
-            where = card.require()
-            if where is None:
-                raise errors.NoDevice(0, "torch has not started CUDA in this process: create the "
-                                      "tag after the first use of the card, or name the device: "
-                                      "device=\"cuda:0\", or \"host:capacity=1GiB\" without a card")
-            uri = f"cuda:{where.index}"
-        _memory = Memory(devices.device(uri))
-        return _memory
+        device = devices.device(_usual_uri() if uri is None else uri)
+        if device.uri not in _memories:
+            _memories[device.uri] = Memory(device)
+        return _memories[device.uri]
 
 
 def tag(name: str, *, backup: str = "none", device: Optional[str] = None, packed: bool = False,
@@ -201,10 +208,11 @@ def tag(name: str, *, backup: str = "none", device: Optional[str] = None, packed
     """The tag of this name; made the first time, later with the same settings the same.
 
     backup: what sleep does with the content: "none" drops it (zero after the wake), "host" saves.
-    device: where the process has its tags: "cuda:0", or "host:capacity=1GiB" for memory of this
-    machine that stands for a card; None: the current card. packed: no block is exported or
-    registered, so small blocks share chunks. fill=False: nothing is zeroed. keep_host: host copies
-    outlive the wake, the next sleep is faster. checked: a checksum is verified by wake.
+    device: where its memory is: "cuda:0", or "host:capacity=1GiB" for memory of this machine that
+    stands for a card; None: the current card, or the one device where the process has tags. packed:
+    no block is exported or registered, so small blocks share chunks. fill=False: nothing is zeroed.
+    keep_host: host copies outlive the wake, the next sleep is faster. checked: a checksum is
+    verified by wake.
 
     Raises BadValue, NoDevice, TorchMissing, LibraryMissing."""
     if not isinstance(backup, str) or backup not in BACKUPS:
@@ -224,16 +232,19 @@ def tag(name: str, *, backup: str = "none", device: Optional[str] = None, packed
                                   f"settings of its own: tidegate.tag({name!r}, backup=\"host\", "
                                   "fill=False) is it") from None
         raise
-    return memory.tags[name]
+    found = memory.tags[name]
+    found.is_saved = backup == "host"
+    return found
 
 
-def _current() -> Optional[Memory]:
-    """The process's memory, if it has any: also where nobody but the preload has asked for it, if
-    that was on one GPU."""
-    if _memory is not None:
-        return _memory
-    gpus = preloaded.gpus()
-    return _open_memory(f"cuda:{gpus[0]}") if len(gpus) == 1 else None
+def _all() -> List[Memory]:
+    """The process's memories: also where nobody but the preload has asked for one. GPUs in
+    the same order in every process: two that wait on several do not wait for each other."""
+    for number in preloaded.gpus():
+        if f"cuda:{number}" not in _memories:
+            _open_memory(f"cuda:{number}")
+    return sorted(_memories.values(), key=lambda one: (
+        abi.LEDGER_DEVICES if one.device.index is None else one.device.index))
 
 
 def _split(names: Names) -> List[Any]:
@@ -243,9 +254,9 @@ def _split(names: Names) -> List[Any]:
     return list(names) if isinstance(names, Iterable) else [names]
 
 
-def _names(memory: Memory, names: Names) -> List[str]:
-    """What the caller named, each a tag that is there. None: all."""
-    there = memory.tags
+def _names(memories: List[Memory], names: Names) -> List[str]:
+    """What the caller named, each a tag that is there on some device. None: all."""
+    there = {name for memory in memories for name in memory.tags}
     if names is None:
         return sorted(there)
     wanted = _split(names)
@@ -260,86 +271,36 @@ def _names(memory: Memory, names: Names) -> List[str]:
     return wanted
 
 
-def _told(problem: errors.TidegateWouldNotFit, memory: Memory, what: str, asked: int,
-          after: str) -> errors.TidegateWouldNotFit:
-    """problem with its account, of the ledger's figures if it was the ledger that said no."""
-    lack = abi.tg_shortfall()
-    if memory.tenant is not None:
-        library.call("tg_tenant_shortfall", memory.tenant.handle, byref(lack))
-    if lack.status == problem.status:
-        asked, available = lack.asked_bytes, lack.available_bytes
-    else:
-        available = memory.device.memory()[0]
-    return shortage.would_not_fit(problem, what, memory.device.uuid, asked, available, after)
-
-
-def _receipt(operation: str, receipt: abi.tg_receipt) -> Receipt:
-    items = [Item(library.text(item.name), item.size_bytes)
-             for item in receipt.items[:receipt.item_count]]
-    stays = tuple(Item(item.item[len("stays: "):], item.size_bytes) for item in items
-                  if item.item.startswith("stays: "))
-    return Receipt(
-        "done", receipt.asked_bytes, receipt.gained_bytes, receipt.driver_bytes, 1,
-        receipt.all_ns / 1e9, (), stays, operation,
-        tuple(item for item in items if not item.item.startswith("stays: ")), receipt.copied_bytes,
-        {phase: getattr(receipt, f"{phase}_ns") / 1e9
-         for phase in ("wait", "drain", "copy", "map") if getattr(receipt, f"{phase}_ns") > 0})
-
-
-def _listed(names: Iterable[str]) -> bytes:
-    return ",".join(names).encode()
-
-
-def check_one_device(operation: str) -> None:
-    """The preload serves a program on all of its GPUs; here it would be put to sleep on one."""
-    uris = {f"cuda:{number}" for number in preloaded.gpus()}
-    if _memory is not None:
-        uris.add(_memory.device.uri)
-    if len(uris) > 1:
-        raise errors.BadValue(0, f"this process has memory on {' and '.join(sorted(uris))}, and "
-                              f"tidegate.{operation} acts on one device: tg_process_memory of "
-                              "tidegate/process.h has that of each")
-
-
-def _there(operation: str, names: Names) -> Optional[Memory]:
-    """The process's memory; None: it has none, and none was named but the default tag, in which
-    there is nothing then."""
+def _parts(operation: str, names: Names, drop: Names = ()) -> List[moving.Part]:
+    """What is to be moved, by its memory; none where the process has none, and none was named but
+    the default tag, in which there is nothing then."""
     library.functions()
-    if names is None or _memory is None or preloaded.default_tag() in _split(names):
-        check_one_device(operation)
-    memory = _current()
-    if memory is None and names is not None and _split(names) != [preloaded.default_tag()]:
+    memories = _all()
+    named = None if names is None else _split(names)
+    if not memories and named is not None and named != [preloaded.default_tag()]:
         raise errors.UnknownTag(0, f"this process has no tags, so none to {operation}: "
                                 "tidegate.tag(name) makes one")
-    return memory
-
-
-def _wait_ms(timeout: Optional[float]) -> int:
-    return _WAIT_MOST_MS if timeout is None else min(math.ceil(timeout * 1000), _WAIT_MOST_MS)
+    if not memories:
+        return []
+    wanted, dropped = _names(memories, named), _names(memories, drop)
+    stray = [name for name in dropped if name not in wanted]
+    if stray and len(memories) > 1:
+        raise errors.BadValue(0, f"drop names {stray[0]!r}, which is not among the tags to "
+                              f"{operation}")
+    parts = []
+    for memory in memories:
+        there = [name for name in wanted if name in memory.tags]
+        if there or named is None or len(memories) == 1:
+            parts.append(moving.Part(memory, there, named is None, tuple(
+                name for name in dropped if name in memory.tags)))
+    return parts
 
 
 def _move(operation: str, names: Names, timeout: Optional[float], drop: Names = ()) -> Receipt:
     checks.check_seconds("timeout", timeout)
-    names = None if names is None else _split(names)
-    memory = _there(operation, names)
-    if memory is None:
-        return Receipt("done", 0, operation=operation)
-    wanted = _names(memory, names)
-    named: List[Optional[bytes]] = [None if names is None else _listed(wanted)]
-    function = f"tg_memory_{operation}"
-    if operation == "sleep":
-        function = "tg_memory_sleep_drop"
-        named.append(_listed(_names(memory, drop)) or None)
-    receipt = abi.tg_receipt()
-    try:
-        library.call(function, memory.handle, *named, _wait_ms(timeout), byref(receipt))
-    except errors.TidegateWouldNotFit as problem:
-        asleep = all(memory.tags[name].info().state == "asleep" for name in wanted)
-        raise _told(problem, memory, f"{operation} {', '.join(wanted)}", receipt.asked_bytes,
-                    f"All tags are {'asleep ' if asleep else ''}as before.") from None
-    if operation == "sleep":
-        memory.tell_outside()
-    return _receipt(operation, receipt)
+    parts = _parts(operation, names, drop)
+    return moving.move(operation, parts, timeout) if parts else Receipt("done", 0,
+                                                                        operation=operation)
 
 
 def sleep(tags: Names = None, *, drop: Names = (), timeout: Optional[float] = 10.0) -> Receipt:
@@ -349,7 +310,9 @@ def sleep(tags: Names = None, *, drop: Names = (), timeout: Optional[float] = 10
     caller promises that until it returns nobody gives the device work that touches their blocks.
 
     Raises UnknownTag, Busy, HostMemory, DeviceFailed, BadValue for a tag in drop that is not put to
-    sleep; nothing has changed then."""
+    sleep; nothing has changed then. With tags on several devices what slept already is woken again;
+    the sentence says what a peer that was faster, or a device that fails after others have dropped
+    content, leaves otherwise."""
     return _move("sleep", tags, timeout, drop)
 
 
@@ -359,15 +322,9 @@ def prepare(tags: Names = None) -> Receipt:
     passed over; twice is once. Blocks that are allocated later get theirs at the sleep. The wake
     after that sleep gives it back, unless the tag has keep_host.
 
-    Raises UnknownTag, HostMemory, DeviceFailed, BadValue; nothing has changed then."""
-    tags = None if tags is None else _split(tags)
-    memory = _there("prepare", tags)
-    if memory is None:
-        return Receipt("done", 0, operation="prepare")
-    receipt = abi.tg_receipt()
-    named = None if tags is None else _listed(_names(memory, tags))
-    library.call("tg_memory_prepare", memory.handle, named, byref(receipt))
-    return _receipt("prepare", receipt)
+    Raises UnknownTag, HostMemory, DeviceFailed, BadValue; nothing has changed then, but that of
+    several devices those before keep what they have made."""
+    return _move("prepare", tags, None)
 
 
 def wake(tags: Names = None, *, timeout: Optional[float] = 20.0) -> Receipt:
@@ -390,28 +347,27 @@ def repack(tags: Names = None, *, timeout: Optional[float] = 10.0) -> Receipt:
 
 def memory_on(index: int) -> Optional[Memory]:
     """What this process has on a GPU; None: nothing."""
-    memory = _current()
-    return memory if memory is not None and memory.device.index == index else None
+    return next((memory for memory in _all() if memory.device.index == index), None)
 
 
 def trim_ranges(memory: Memory, ranges: List[Tuple[int, int]], timeout: Optional[float]) -> Receipt:
     """Gives back the granules in these ranges (address, size) of blocks: tg_memory_trim."""
     table = (abi.tg_range * len(ranges))(*(abi.tg_range(*one) for one in ranges))
     receipt = abi.tg_receipt()
-    library.call("tg_memory_trim", memory.handle, table, len(ranges), _wait_ms(timeout),
+    library.call("tg_memory_trim", memory.handle, table, len(ranges), moving.wait_ms(timeout),
                  byref(receipt))
-    return _receipt("trim", receipt)
+    return moving.receipt_of("trim", receipt)
 
 
 def refill_ranges(memory: Memory, timeout: Optional[float]) -> Receipt:
     """Takes back all of them, or none: tg_memory_refill."""
     receipt = abi.tg_receipt()
     try:
-        library.call("tg_memory_refill", memory.handle, _wait_ms(timeout), byref(receipt))
+        library.call("tg_memory_refill", memory.handle, moving.wait_ms(timeout), byref(receipt))
     except errors.TidegateWouldNotFit as problem:
-        raise _told(problem, memory, "a refill", receipt.asked_bytes,
+        raise moving.told(problem, memory, "a refill", receipt.asked_bytes,
                     "All that was trimmed stays so.") from None
-    return _receipt("refill", receipt)
+    return moving.receipt_of("refill", receipt)
 
 
 def has_trimmed(memory: Memory) -> bool:
@@ -426,18 +382,19 @@ def has_trimmed(memory: Memory) -> bool:
 
 def chosen(names: Names) -> List[str]:
     """The tags of this process that are named (None: all). Raises UnknownTag, BadValue."""
-    memory = _current()
-    if memory is None and names is None:
+    memories = _all()
+    if not memories and names is None:
         return []
-    if memory is None:
+    if not memories:
         raise errors.UnknownTag(0, "this process has no tags: tidegate.tag(name) makes one")
-    return _names(memory, names)
+    return _names(memories, names)
 
 
 def opened(names: Names) -> List[Tag]:
-    """The same as tags; none where the process has none."""
-    memory = _current()
-    return [] if memory is None else [memory.tags[name] for name in _names(memory, names)]
+    """The same as tags, on each device that has them; none where the process has none."""
+    memories = _all()
+    return [memory.tags[name] for name in (_names(memories, names) if memories else ())
+            for memory in memories if name in memory.tags]
 
 
 class Place(NamedTuple):
@@ -450,18 +407,16 @@ class Place(NamedTuple):
 
 def place(address: int) -> Optional[Place]:
     """The block of this process's tags in which an address lies; None: in none."""
-    memory = _current()
-    if memory is None:
-        return None
     handle, block, size = c_void_p(), c_void_p(), c_uint64()
-    try:
-        library.call("tg_memory_find", memory.handle, address, byref(handle), byref(block),
-                     byref(size))
-    except errors.BadValue:
-        return None
-    for tag in list(memory.tags.values()):
-        if tag.handle.value == handle.value:
-            return Place(tag, block.value or 0, size.value)
+    for memory in _all():
+        try:
+            library.call("tg_memory_find", memory.handle, address, byref(handle), byref(block),
+                         byref(size))
+        except errors.BadValue:
+            continue
+        for tag in list(memory.tags.values()):
+            if tag.handle.value == handle.value:
+                return Place(tag, block.value or 0, size.value)
     return None
 
 
@@ -490,10 +445,8 @@ def host_view(address: int, size_bytes: int) -> memoryview:
 
 def own(uuid: Optional[bytes]) -> List[Item]:
     """What each of this process's tags occupies on a device."""
-    memory = _current()
-    if memory is None or memory.device.uuid != uuid:
-        return []
-    return [Item(name, tag.info().device_bytes) for name, tag in sorted(memory.tags.items())]
+    return [Item(name, tag.info().device_bytes) for memory in _all() if memory.device.uuid == uuid
+            for name, tag in sorted(memory.tags.items())]
 
 
 def own_bytes(uuid: Optional[bytes]) -> int:
@@ -501,9 +454,4 @@ def own_bytes(uuid: Optional[bytes]) -> int:
     return sum(item.size_bytes for item in own(uuid))
 
 
-def _forget() -> None:
-    global _memory
-    _memory = None
-
-
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_memories.clear)

@@ -163,10 +163,7 @@ def _there(operation: str) -> Optional[Trim]:
     if where is None:
         return None
     memory = tags.memory_on(where.index)
-    if memory is None:
-        tags.check_one_device(operation)  # it may have memory there that cannot be reached
-        return None
-    return Trim(where, memory)
+    return None if memory is None else Trim(where, memory)
 
 
 def _check_quiet(where: card.Card, operation: str) -> None:
@@ -224,7 +221,7 @@ def trim(*, timeout: Optional[float] = 10.0) -> Receipt:
     the card's work so far, and for a refill before it; None: no limit.
 
     Raises Busy (the card's work has not ended, a capture, a region), BadValue (torch's memory
-    fraction leaves no room for the plugs; the process has memory on several cards),
+    fraction leaves no room for the plugs),
     TidegateWouldNotFit (what was trimmed before cannot be had back), DeviceFailed, TorchMissing,
     NoDevice, LibraryMissing: what was trimmed before stays so, and else nothing is."""
     checks.check_seconds("timeout", timeout)

@@ -422,24 +422,45 @@ tell(gained, holds(block, 4 * MIB, 5))
     assert err.count("\n") == 1 and "without the ledger" in err
 
 
-def test_memory_on_two_gpus_is_not_put_to_sleep_by_half(told):
-    seen, _ = told("""
-block = malloc(4 * MIB)
+def test_memory_on_two_gpus_sleeps_and_wakes_as_one(told):
+    """The default tag is one of that name on each."""
+    seen, err = told("""
+block = malloc(4 * MIB, 3)
 program.cudaSetDevice(1)
-other = malloc(4 * MIB)
-problems = [told(tidegate.BadValue, tidegate.sleep),
-            told(tidegate.BadValue, lambda: tidegate.sleep("usual"))]
+other = malloc(6 * MIB, 4)
+slept = tidegate.sleep("usual")
+during = rows()
+tidegate.wake()
 own = tidegate.tag("own", device="cuda:1").alloc(2 * MIB)
-problems += [told(tidegate.BadValue, tidegate.wake),
-             told(tidegate.BadValue, lambda: tidegate.sleep("usual")),
-             told(tidegate.BadValue, lambda: tidegate.sleep(["own", "usual"]))]
-tell(*problems, tidegate.sleep("own").gained_bytes // MIB, len(rows()))
+tell([[item.item, item.size_bytes // MIB] for item in slept.tags], slept.gained_bytes // MIB,
+     during, holds(block, 4 * MIB, 3), holds(other, 6 * MIB, 4),
+     tidegate.sleep("own").gained_bytes // MIB)
 """, **ON)
-    assert seen[:2] == [seen[0]] * 2 and seen[0].startswith(
-        "this process has memory on cuda:0 and cuda:1, and tidegate.sleep acts on one device")
-    assert "tidegate.wake acts on one device" in seen[2]
-    assert seen[3:5] == [seen[0]] * 2  # also where Python has opened one of them
-    assert seen[5:] == [2, 2]
+    assert seen == [[["usual on cuda:0", 4], ["usual on cuda:1", 6]], 10,
+                    [["trainer", {"usual": [0, 4]}], ["trainer", {"usual": [0, 6]}]],
+                    True, True, 2]
+    assert err == ""
+
+
+def test_a_capture_is_known_before_any_of_two_gpus_sleeps(told):
+    """Of no content anything is lost, and the capture is whole."""
+    seen, _ = told("""
+block = malloc(4 * MIB, 3)
+cache = tidegate.tag("cache", device="cuda:0", fill=False)
+own = cache.alloc(2 * MIB)
+memset(own.address, 5, 2 * MIB)
+program.cudaSetDevice(1)
+other = malloc(4 * MIB, 4)
+stream = c_void_p()
+assert program.cudaStreamCreateWithFlags(byref(stream), 1) == 0
+assert program.cudaStreamBeginCapture(stream, 2) == 0
+said = told(tidegate.Busy, lambda: tidegate.sleep(drop="usual"))
+ended = program.cudaStreamEndCapture(stream, byref(c_void_p()))
+tell(said, ended, holds(block, 4 * MIB, 3), holds(own.address, 2 * MIB, 5),
+     holds(other, 4 * MIB, 4), tidegate.sleep().gained_bytes // MIB)
+""", **ON)
+    assert seen[0].startswith("on cuda:0: ") and "captur" in seen[0]
+    assert seen[1:] == [0, True, True, True, 10]
 
 
 def test_names_may_come_from_an_iterator(told):
