@@ -178,7 +178,7 @@ int doctor_preload(struct doctor *doctor, const struct doctor_preload_params *pa
     }
     signal(SIGCHLD, SIG_DFL); /* where our caller ignores it, nobody tells how a child ended */
     stop_signal_catch_first();
-    if (!run_preload_path(report.preload) || !run_preload_hand_on(NULL))
+    if (!run_preload_path(report.preload) || !run_preload_hand_on(NULL, false))
         return EXIT_WRONG;
     status = answer(doctor, params, &loaded, &report);
     texts_free(&loaded);

@@ -44,13 +44,14 @@ bool run_preload_path(char *path) {
     return false;
 }
 
-bool run_preload_hand_on(const char *default_tag) {
+bool run_preload_hand_on(const char *default_tag, bool keep_host) {
     char path[PACKAGE_BYTES];
 
     if (!run_preload_path(path) || !package_path_can_be_listed(path))
         return false;
     if (environment_append("LD_PRELOAD", ':', path) &&
-        (default_tag == NULL || setenv("TIDEGATE_DEFAULT_TAG", default_tag, 1) == 0))
+        (default_tag == NULL || setenv("TIDEGATE_DEFAULT_TAG", default_tag, 1) == 0) &&
+        (!keep_host || setenv("TIDEGATE_DEFAULT_KEEP_HOST", "1", 1) == 0))
         return true;
     say_no_memory();
     return false;

@@ -14,8 +14,9 @@ bool run_preload_path(char *path);
 
 /* Names the preload in LD_PRELOAD, behind all that is there: other hooks see every call as they
  * would without us. default_tag: where large device memory of threads in no scope comes from; NULL:
- * as the environment has it. False: the preload is not there, or its path cannot be handed on,
+ * as the environment has it. keep_host: that tag keeps its host memory when it wakes; else as the
+ * environment has it. False: the preload is not there, or its path cannot be handed on,
  * which is said. */
-bool run_preload_hand_on(const char *default_tag);
+bool run_preload_hand_on(const char *default_tag, bool keep_host);
 
 #endif

@@ -24,7 +24,7 @@
 #include "verb.h"
 
 struct run_options {
-    bool observe, preload;
+    bool observe, preload, keep_host;
     const char *need, *default_tag;
 };
 
@@ -40,6 +40,9 @@ static const struct option_row rows[] = {
     {"default-tag", "NAME", NULL,
      "the same, and 1 MiB and more of all other threads comes from this tag, saved by sleep",
      option_parse_text, FIELD(default_tag)},
+    {"keep-host", NULL, NULL,
+     "that tag's host memory stays for its next sleep, which is faster, instead of going back",
+     option_parse_flag, FIELD(keep_host)},
 };
 
 static const struct option_table table = {
@@ -117,7 +120,7 @@ static bool has_preload(const struct run_options *options) {
 static bool environment_make(const struct run_options *options, const struct run_folder *folder) {
     if (!package_hand_on(folder))
         return false;
-    if (has_preload(options) && !run_preload_hand_on(options->default_tag))
+    if (has_preload(options) && !run_preload_hand_on(options->default_tag, options->keep_host))
         return false;
     if (setenv("TIDEGATE", options->observe ? "observe" : "on", 1) == 0 &&
         setenv("TIDEGATE_RUN", folder->path, 1) == 0)
@@ -209,6 +212,10 @@ static int run(void *values, const struct option_texts *words) {
     }
     if (options->observe && has_preload(options)) {
         say("--observe changes no allocation, which --preload and --default-tag are for");
+        return EXIT_WRONG;
+    }
+    if (options->keep_host && options->default_tag == NULL) {
+        say("--keep-host is of the tag that --default-tag names");
         return EXIT_WRONG;
     }
     if (options->default_tag != NULL && !run_preload_check(options->default_tag))

@@ -45,8 +45,9 @@ struct tg_process_request {
     const char *usual_tag; /* of the process's memory, for threads in no scope; NULL: none */
 };
 
-/* The usual tag of that name: opened with backup on the host, and fill_none. Errors: those of
- * tg_process_memory and tg_tag_open. */
+/* The usual tag of that name: opened with backup on the host, and fill_none; with keep_host where
+ * $TIDEGATE_DEFAULT_KEEP_HOST was 1 at the first call. Errors: those of tg_process_memory and
+ * tg_tag_open. */
 TG_API TG_MUST_USE int tg_process_tag(int device, const char *usual_tag, struct tg_tag **tag);
 
 /* A block of the tag of the thread's innermost scope, or of the usual tag. *block NULL: no tag has

@@ -37,6 +37,11 @@ def default_tag() -> Optional[str]:
     return said
 
 
+def keeps_host() -> bool:
+    """Whether the default tag keeps its host copies when it wakes."""
+    return os.environ.get("TIDEGATE_DEFAULT_KEEP_HOST", "") == "1"
+
+
 def gpus() -> List[int]:
     """On which GPUs the process has memory of its own, the program's or this package's."""
     if not is_there():

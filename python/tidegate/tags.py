@@ -228,9 +228,10 @@ def tag(name: str, *, backup: str = "none", device: Optional[str] = None, packed
         library.call("tg_tag_open", memory.handle, called, byref(params), byref(c_void_p()))
     except errors.TidegateError as problem:
         if problem.status == -errno.EEXIST and name == preloaded.default_tag():
+            kept = ", keep_host=True" if preloaded.keeps_host() else ""
             raise errors.BadValue(problem.status, f"{name} is this program's default tag, and has "
                                   f"settings of its own: tidegate.tag({name!r}, backup=\"host\", "
-                                  "fill=False) is it") from None
+                                  f"fill=False{kept}) is it") from None
         raise
     found = memory.tags[name]
     found.is_saved = backup == "host"

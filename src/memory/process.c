@@ -23,6 +23,10 @@
 
 #define USUAL_NAME "trainer"
 
+/* What becomes of the host copies of the usual tag when it wakes. */
+#define KEEP_HOST "TIDEGATE_DEFAULT_KEEP_HOST"
+enum { UNREAD, GIVEN_BACK, KEPT };
+
 /* What a process has on a GPU, each part over those before. */
 enum part { DEVICE, TENANT, MEMORY, PARTS };
 
@@ -272,8 +276,35 @@ int tg_process_introduce(const char *name, const char *role) {
 
 /* ---- for code that knows no tags ------------------------------------------------------------- */
 
+static int read_keeps_host(void) {
+    static atomic_flag has_said = ATOMIC_FLAG_INIT;
+    const char *said = secure_getenv(KEEP_HOST);
+
+    if (said != NULL && strcmp(said, "1") == 0)
+        return KEPT;
+    if (said != NULL && *said != '\0' && strcmp(said, "0") != 0)
+        tg__warn_once(&has_said, KEEP_HOST "='%.40s' is neither 1 nor 0; taken as 0", said);
+    return GIVEN_BACK;
+}
+
+/* Read once, since every allocation asks and another thread may change the environment. */
+static bool keeps_host(void) {
+    static atomic_int known = UNREAD;
+    int now = atomic_load(&known);
+
+    if (now == UNREAD) {
+        int saved = errno;
+
+        now = read_keeps_host();
+        atomic_store(&known, now);
+        errno = saved;
+    }
+    return now == KEPT;
+}
+
 int tg_process_tag(int device, const char *usual_tag, struct tg_tag **tag) {
-    static const struct tg_tag_params params = {.backup = TG_BACKUP_HOST, .fill_none = 1};
+    const struct tg_tag_params params = {
+        .backup = TG_BACKUP_HOST, .fill_none = 1, .keep_host = keeps_host()};
     struct tg_memory *memory;
     int rc = tg_process_memory(device, &memory);
 

@@ -232,6 +232,25 @@ tell(refused, size, holds(other, 2 * MIB, 3), seen_by_runtime())
     assert err == ""
 
 
+@pytest.mark.parametrize("said, kept", [("1", True), ("0", False), ("", False), ("yes", False)])
+def test_the_default_tag_keeps_its_host_memory_where_it_is_told_to(told, said, kept):
+    """What it holds asleep it holds awake: the second sleep makes none, and needs none."""
+    seen, err = told("""
+block = malloc(4 * MIB, 3)
+usual = tidegate.tags.opened("usual")[0]
+host = []
+for step in range(2):
+    tidegate.sleep()
+    host.append(usual.info().host_bytes // MIB)
+    tidegate.wake()
+    host.append(usual.info().host_bytes // MIB)
+refused = told(tidegate.BadValue, lambda: tidegate.tag("usual", device="cuda:0"))
+tell(host, "keep_host=True" in refused, holds(block, 4 * MIB, 3))
+""", TIDEGATE_DEFAULT_KEEP_HOST=said, **ON)
+    assert seen == [[4, 4, 4, 4] if kept else [4, 0, 4, 0], kept, True]
+    assert err.count("neither 1 nor 0") == (said == "yes")
+
+
 # ---- what fails changes nothing ------------------------------------------------------------------
 
 PEER = """

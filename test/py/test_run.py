@@ -313,6 +313,8 @@ def test_ray_process(installed, tmp_path, name):
     (("--preload", "--observe", "--", "touch", "ran"), ("--observe", "--preload")),
     (("--default-tag", "a", "--observe", "--", "touch", "ran"), ("--default-tag",)),
     (("--default-tag", "no tag", "--", "touch", "ran"), ("'no tag'", "no name of a tag")),
+    (("--keep-host", "--", "touch", "ran"), ("--keep-host", "--default-tag")),
+    (("--keep-host", "--preload", "--", "touch", "ran"), ("--keep-host", "--default-tag")),
     (("--default-tag", "", "--", "touch", "ran"), ("not empty",)),
     (("--default-tag", 32 * "x", "--", "touch", "ran"), ("no name of a tag",)),
 ))
@@ -359,7 +361,9 @@ def test_preload_of_a_source_tree(tidegate, tmp_path, preloadable):
     shown = built.shown("--default-tag", "all", LD_PRELOAD="", TIDEGATE_LIBRARY="",
                         TIDEGATE_DEFAULT_TAG="before")
     assert shown["LD_PRELOAD"] == str(BUILT)
-    assert shown["TIDEGATE_DEFAULT_TAG"] == "all"
+    assert shown["TIDEGATE_DEFAULT_TAG"] == "all" and "TIDEGATE_DEFAULT_KEEP_HOST" not in shown
+    shown = built.shown("--default-tag", "all", "--keep-host", LD_PRELOAD="", TIDEGATE_LIBRARY="")
+    assert (shown["TIDEGATE_DEFAULT_TAG"], shown["TIDEGATE_DEFAULT_KEEP_HOST"]) == ("all", "1")
 
 
 def test_preload_lies_beside_the_library_that_is_named(installed, tmp_path):

@@ -134,6 +134,24 @@ START_TEST(the_usual_tag_can_be_opened_before_it_serves) {
 }
 END_TEST
 
+START_TEST(the_usual_tag_keeps_host_memory_where_the_environment_says_so) {
+    static const char *const said[] = {NULL, "", "0", "1", "on"};
+    bool is_kept = _i == 3;
+    struct tg_tag *tag;
+
+    if (said[_i] != NULL)
+        ck_assert_int_eq(setenv("TIDEGATE_DEFAULT_KEEP_HOST", said[_i], 1), 0);
+    ck_assert_ok(tg_process_tag(0, "a", &tag));
+    usual(0, MIB, "a");
+    ck_assert_int_eq(setenv("TIDEGATE_DEFAULT_KEEP_HOST", is_kept ? "0" : "1", 1), 0);
+    usual(0, MIB, "a"); /* of the same tag: what was read stands */
+    ck_assert_ok(tg_memory_sleep(own(0), "a", 10000, NULL));
+    ck_assert_uint_gt(world_info(tag).host_bytes, 0);
+    ck_assert_ok(tg_memory_wake(own(0), "a", 10000, NULL));
+    ck_assert_int_eq(world_info(tag).host_bytes > 0, is_kept);
+}
+END_TEST
+
 START_TEST(a_process_says_who_it_is_until_it_has_joined) {
     struct tg_tenant_view view;
     char longest[TG_TENANT_NAME_BYTES + 1];
@@ -412,6 +430,7 @@ int main(void) {
     tcase_add_test(cases, a_gpu_has_one_memory_and_the_process_is_a_tenant);
     tcase_add_test(cases, whoever_asks_first_it_is_one_tenant_on_one_device);
     tcase_add_test(cases, the_usual_tag_can_be_opened_before_it_serves);
+    tcase_add_loop_test(cases, the_usual_tag_keeps_host_memory_where_the_environment_says_so, 0, 5);
     tcase_add_test(cases, a_process_says_who_it_is_until_it_has_joined);
     tcase_add_test(cases, the_environments_words_are_made_printable);
     tcase_add_test(cases, a_process_without_a_name_is_a_trainer);
