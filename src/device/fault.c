@@ -56,8 +56,8 @@ static bool is_hit(enum tg__fault_mode mode, uint64_t number, uint64_t nth) {
 }
 
 /* raise would reach the handlers of a debugger's choice; this ends the process here. */
-static void die(void) {
-    kill(getpid(), SIGKILL);
+static void die(int signal) {
+    kill(getpid(), signal == 0 ? SIGKILL : signal);
     for (;;)
         pause();
 }
@@ -89,21 +89,23 @@ static int fault_before(struct tg__wrap *wrap, struct tg__wrap_call *call) {
     if (!is_now || plan.mode == TG__FAULT_KILL_AFTER)
         return 0;
     if (plan.mode == TG__FAULT_KILL_BEFORE)
-        die();
+        die(plan.signal);
     return fail_by_plan(&plan, call->op, call->number);
 }
 
 static void fault_after(struct tg__wrap *wrap, const struct tg__wrap_call *call, int status) {
     struct fault *fault = (struct fault *)wrap;
     bool is_last;
+    int signal;
 
     (void)status;
     pthread_mutex_lock(&fault->mutex);
     is_last = fault->plan.mode == TG__FAULT_KILL_AFTER && call->number == fault->plan.nth &&
               is_named(fault->plan.op, call->op);
+    signal = fault->plan.signal;
     pthread_mutex_unlock(&fault->mutex);
     if (is_last)
-        die();
+        die(signal);
 }
 
 static void fault_close(struct tg_device *device) {

@@ -23,8 +23,8 @@ enum tg__fault_mode {
     TG__FAULT_ONCE,        /* call `nth` */
     TG__FAULT_EVERY,       /* every call */
     TG__FAULT_AFTER,       /* every call from `nth` on */
-    TG__FAULT_KILL_BEFORE, /* SIGKILL to this process instead of call `nth` */
-    TG__FAULT_KILL_AFTER   /* SIGKILL to this process when call `nth` has returned */
+    TG__FAULT_KILL_BEFORE, /* the signal to this process instead of call `nth` */
+    TG__FAULT_KILL_AFTER   /* the signal to this process when call `nth` has returned */
 };
 
 struct tg__fault_plan {
@@ -32,6 +32,7 @@ struct tg__fault_plan {
     enum tg__fault_mode mode;
     uint64_t nth; /* from 1 */
     int status;   /* what the failing call answers; 0: TG_EDEVICE, for create TG_EDEVICEMEMORY */
+    int signal;   /* that ends the process, such as SIGABRT; 0: SIGKILL */
 };
 
 /* The plan of a URI: `options` is what stands between "fault:" and "/". Errors: -EINVAL. */

@@ -112,7 +112,7 @@ START_TEST(every_entry_fails_in_every_way) {
         ck_assert_ok(tg__spy_wrap(inner, &spy));
         ck_assert_ok(tg__fault_wrap(spy, &device));
         for (int at = 0; at < STORY; at++) {
-            struct tg__fault_plan plan = {story[at], modes[i / 2], 1, i % 2 == 0 ? 0 : -EIO};
+            struct tg__fault_plan plan = {story[at], modes[i / 2], 1, i % 2 == 0 ? 0 : -EIO, 0};
 
             fail_then_succeed(device, spy, story[at], &plan);
         }
@@ -136,7 +136,7 @@ START_TEST(the_nth_call_of_any_entry_fails) {
         struct tg_device *device;
 
         ck_assert_ok(open_fault(&device));
-        tg__fault_arm(device, &(struct tg__fault_plan){TG__OP_ANY, TG__FAULT_ONCE, nth, 0});
+        tg__fault_arm(device, &(struct tg__fault_plan){TG__OP_ANY, TG__FAULT_ONCE, nth, 0, 0});
         ck_assert_int_eq(run_story(device), (int)nth + ASKED - 1);
         ck_assert_uint_eq(tg__fault_calls(device, TG__OP_ANY), nth);
         ck_assert_uint_eq(tg__fault_failed(device, TG__OP_ANY), 1);
@@ -160,7 +160,7 @@ START_TEST(a_call_can_be_the_last) {
     static const enum tg__fault_mode modes[] = {TG__FAULT_KILL_BEFORE, TG__FAULT_KILL_AFTER};
 
     for (unsigned i = 0; i < 2 * (STORY + 1); i++) {
-        struct tg__fault_plan plan = {TG__OP_ANY, modes[i % 2], i / 2 + 1, 0};
+        struct tg__fault_plan plan = {TG__OP_ANY, modes[i % 2], i / 2 + 1, 0, 0};
         struct child child = start(die_in_story, &plan);
         unsigned heard = hear(child.in);
         int status = finish(&child);
