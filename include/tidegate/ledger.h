@@ -141,7 +141,8 @@ struct tg_shortfall {
 };
 
 /* Joins: takes a slot, kept alive by a lock that the kernel drops when the process ends, execs or
- * dies. Errors: -EINVAL, TG_EFULL. A forked child has not joined: its calls answer TG_EFORKED. */
+ * dies. Where the last places are those of dead ones, waits for one up to 2 s. Errors: -EINVAL,
+ * TG_EFULL. A forked child has not joined: its calls answer TG_EFORKED. */
 TG_API TG_MUST_USE int tg_ledger_join(struct tg_ledger *ledger,
                                       const struct tg_tenant_params *params,
                                       struct tg_tenant **tenant);

@@ -10,6 +10,10 @@
 #include "ledger/group.h"
 #include "ledger/tenant.h"
 
+/* Who waits for a dead one's place looks as often, and so long after it must be free. */
+#define LOOK_NS (10 * TG__NS_PER_MS)
+#define FREED_BY_NS (100 * TG__NS_PER_MS)
+
 enum { DEVICE_NAME_BYTES = sizeof((struct tg__device_row){0}.name) };
 
 static int open_ledger(const char *dir, bool is_reader, struct tg_ledger **ledger) {
@@ -189,6 +193,34 @@ static int join_locked(struct tg_tenant *tenant, const struct tg_tenant_params *
     return rc;
 }
 
+/* A dead one keeps its place as long as its bytes count. */
+static bool has_orphans(struct tg_ledger *ledger) {
+    for (uint32_t i = 0; i < TG_LEDGER_TENANTS; i++) {
+        uint32_t ticket = atomic_load_explicit(&ledger->body->slots[i].ticket,
+                                               memory_order_acquire);
+
+        if (ticket != 0 && !tg__shmfile_is_alive(ledger->file, ticket))
+            return true;
+    }
+    return false;
+}
+
+/* Where the dead hold the last places, these come free in a moment: a job that was killed as a
+ * whole and starts again is not to go without. */
+static int join_in_time(struct tg_tenant *tenant, const struct tg_tenant_params *params) {
+    uint64_t end_ns = tg__clock_ns() + TG__ADMIT_ORPHAN_NS + FREED_BY_NS;
+    const struct timespec moment = tg__timespec(LOOK_NS);
+    int saved = errno, rc;
+
+    while ((rc = join_locked(tenant, params)) == TG_EFULL && has_orphans(tenant->ledger) &&
+           tg__clock_ns() < end_ns) {
+        tenant->slot = NULL;
+        nanosleep(&moment, NULL);
+    }
+    errno = saved;
+    return rc;
+}
+
 int tg_ledger_join(struct tg_ledger *ledger, const struct tg_tenant_params *params,
                    struct tg_tenant **tenant) {
     struct tg_tenant *made;
@@ -205,7 +237,7 @@ int tg_ledger_join(struct tg_ledger *ledger, const struct tg_tenant_params *para
     made->ledger = ledger;
     made->gauge = params->gauge;
     pthread_mutex_init(&made->own, NULL);
-    rc = made->survey == NULL ? tg__fail_memory() : join_locked(made, params);
+    rc = made->survey == NULL ? tg__fail_memory() : join_in_time(made, params);
     if (rc < 0) {
         free(made->survey);
         free(made);

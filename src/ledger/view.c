@@ -71,10 +71,13 @@ static int read_devices(const struct tg__ledger_body *body, struct tg_node_view 
     return 0;
 }
 
-/* Whether a settled one's bytes have stopped to count, though nobody has emptied its slot yet. */
+/* Whether a settled one's bytes have stopped to count, though nobody has emptied its slot yet. A
+ * time ahead of now is another clock's: of a time namespace, or of before the machine's start. */
 static bool is_past(const struct tg__tenant_row *row, uint64_t now_ns) {
-    return row->state == TG__ROW_DEAD && now_ns > row->dead_since_ns &&
-           now_ns - row->dead_since_ns >= TG__ADMIT_ORPHAN_NS;
+    uint64_t since_ns = row->dead_since_ns;
+
+    return row->state == TG__ROW_DEAD &&
+           (now_ns > since_ns ? now_ns - since_ns : since_ns - now_ns) >= TG__ADMIT_ORPHAN_NS;
 }
 
 /* A dead one that nobody has settled yet is told as dead here, too. */
