@@ -17,13 +17,34 @@
 
 enum { START_MS = 20000, ANSWER_MS = 60000 };
 
-/* In a child that has entered a new pid namespace for its own children: the grandchild is pid 1
- * there, and the child passes its end on. */
-static _Noreturn void run_as_pid_one(const struct actor_params *params, int socket) {
+static bool needs_namespace(const struct actor_params *params) {
+    return params->is_pid_one || params->clock_ahead_s != 0;
+}
+
+/* For the children of this process. */
+static int enter_namespace(const struct actor_params *params) {
+    FILE *offsets;
+
+    if (params->is_pid_one && unshare(CLONE_NEWPID) < 0)
+        return -1;
+    if (params->clock_ahead_s == 0)
+        return 0;
+    if (unshare(CLONE_NEWTIME) < 0)
+        return -1;
+    offsets = fopen("/proc/self/timens_offsets", "w");
+    if (offsets == NULL)
+        return -1;
+    fprintf(offsets, "monotonic %u 0\n", (unsigned)params->clock_ahead_s);
+    return fclose(offsets);
+}
+
+/* In a child that has entered new namespaces for its own children: the grandchild lives in them,
+ * and the child passes its end on. */
+static _Noreturn void run_in_namespace(const struct actor_params *params, int socket) {
     int status = 0;
     pid_t pid;
 
-    if (unshare(CLONE_NEWPID) < 0) {
+    if (enter_namespace(params) < 0) {
         struct answer refused = {.status = -errno};
         (void)!send(socket, &refused, sizeof refused, MSG_NOSIGNAL);
         _exit(4);
@@ -46,15 +67,15 @@ bool actor_start(struct actor *actor, const struct actor_params *params) {
     must(actor->pid >= 0, "%s", strerror(errno));
     if (actor->pid == 0) {
         close(pair[0]);
-        if (params->is_pid_one)
-            run_as_pid_one(params, pair[1]);
+        if (needs_namespace(params))
+            run_in_namespace(params, pair[1]);
         performer_run(params, pair[1]);
     }
     close(pair[1]);
     actor->socket = pair[0];
     snprintf(actor->name, sizeof actor->name, "%s", params->name);
     joined = actor_answer(actor, START_MS);
-    if (params->is_pid_one && (joined.status == -EPERM || joined.status == -ENOSPC)) {
+    if (needs_namespace(params) && (joined.status == -EPERM || joined.status == -ENOSPC)) {
         actor_kill(actor);
         return false;
     }
@@ -118,7 +139,7 @@ void actor_signal(struct actor *actor, int signal) {
     must(kill(actor->pid, signal) == 0, "%s", strerror(errno));
 }
 
-bool actor_gone(struct actor *actor, uint32_t timeout_ms) {
+int actor_gone(struct actor *actor, uint32_t timeout_ms) {
     uint64_t end_ns = stage_now_ns() + timeout_ms * UINT64_C(1000000);
     int status = 0;
 
@@ -128,7 +149,9 @@ bool actor_gone(struct actor *actor, uint32_t timeout_ms) {
     }
     close(actor->socket);
     actor->pid = 0;
-    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    if (WIFSIGNALED(status))
+        return WTERMSIG(status);
+    return WEXITSTATUS(status) == 0 ? 0 : -1;
 }
 
 void actor_kill(struct actor *actor) {

@@ -32,11 +32,12 @@ enum order_kind {
     ORDER_RESERVE,  /* in the ledger alone: size_bytes for tag, up to wait_ms */
     ORDER_CANCEL,
     ORDER_FORK, /* forks a child that tries calls and stays; value: its pid */
+    ORDER_EXIT, /* exits, and closes nothing before; there is no answer */
     ORDER_EXEC, /* becomes another program that stays; there is no answer */
     ORDER_SIGNAL_AT_STORE, /* `signal` to itself at shared store `number` from now on */
-    ORDER_KILL_AT_CALL,    /* SIGKILL at device call `number` from now on */
+    ORDER_SIGNAL_AT_CALL,  /* the same at device call `number` from now on */
     ORDER_STORES,          /* value: shared stores since the last ORDER_SIGNAL_AT_STORE */
-    ORDER_CALLS,           /* value: device calls since the last ORDER_KILL_AT_CALL */
+    ORDER_CALLS,           /* value: device calls since the last ORDER_SIGNAL_AT_CALL */
     ORDER_LEAVE        /* closes everything in order and exits */
 };
 
@@ -68,13 +69,14 @@ struct actor_params {
     const char *uri;
     const char *dir; /* of the ledger and the device's file */
     uint64_t seed;   /* of its content */
-    bool has_faults; /* the device is wrapped, for ORDER_KILL_AT_CALL */
+    bool has_faults; /* the device is wrapped, for ORDER_SIGNAL_AT_CALL */
     bool is_pid_one; /* alone in a pid namespace of its own; needs privilege */
+    uint32_t clock_ahead_s; /* in a time namespace of its own if not 0; needs privilege, too */
 };
 
 /* Tags of every actor: weights and optimizer (host backup), kv_cache (none), kept (host, kept). */
 
-/* Starts an actor and waits until it has joined. False: a pid namespace was refused. */
+/* Starts an actor and waits until it has joined. False: its namespace was refused. */
 bool actor_start(struct actor *actor, const struct actor_params *params);
 /* Orders and waits for the answer; an actor that died gives status -ESRCH. */
 struct answer actor_do(struct actor *actor, struct order order);
@@ -88,8 +90,9 @@ uint64_t actor_must(struct actor *actor, struct order order);
 void actor_signal(struct actor *actor, int signal);
 /* SIGKILL, and gone. */
 void actor_kill(struct actor *actor);
-/* Waits for a death that the test has arranged; true: by SIGKILL. */
-bool actor_gone(struct actor *actor, uint32_t timeout_ms);
+/* Waits for an end that the test has arranged: by which signal; 0: it has exited with 0; -1: with
+ * another status. */
+int actor_gone(struct actor *actor, uint32_t timeout_ms);
 /* An order in short; all else is zero. */
 struct order order_make(enum order_kind kind, const char *tag, uint64_t size_bytes,
                         uint32_t wait_ms);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process is killed before and after every store that others can see, and before and after every
- * device call, of alloc and free, of prepare, of sleep, of repack, of wake and of its halves, and
- * of the recovery of another dead one. Each point is reached, and each time the survivor gets the
- * memory, has all its bytes, and no byte and no file stays. */
+/* A process is killed before and after every store that others can see, and killed or aborted
+ * before and after every device call, of alloc and free, of prepare, of sleep, of repack, of wake
+ * and of its halves, and of the recovery of another dead one. Each point is reached, and each time
+ * the survivor gets the memory, has all its bytes, and no byte and no file stays. */
 #include <check.h>
 #include <errno.h>
 #include <signal.h>
@@ -73,11 +73,17 @@ static void another_is_dead(struct actor *victim) {
     actor_kill(&other);
 }
 
-static void trap_set(struct actor *victim, bool is_call, bool is_after, uint64_t number) {
-    struct order trap = {.kind = is_call ? ORDER_KILL_AT_CALL : ORDER_SIGNAL_AT_STORE,
+/* How and where a victim ends. */
+struct end {
+    bool is_call; /* at device calls, not at shared stores */
+    int signal;
+};
+
+static void trap_set(struct actor *victim, struct end end, bool is_after, uint64_t number) {
+    struct order trap = {.kind = end.is_call ? ORDER_SIGNAL_AT_CALL : ORDER_SIGNAL_AT_STORE,
                          .number = number,
                          .is_after = is_after,
-                         .signal = SIGKILL};
+                         .signal = end.signal};
 
     actor_must(victim, trap);
 }
@@ -91,26 +97,27 @@ static void survivor_has_all(struct actor *survivor) {
 }
 
 /* One victim with one trap; whether the trap was reached. */
-static bool victim_dies(const struct scene *scene, struct actor *survivor, bool is_call,
+static bool victim_dies(const struct scene *scene, struct actor *survivor, struct end end,
                         bool is_after, uint64_t number) {
     struct actor victim;
     struct actor_params params = {
-        .name = "victim", .uri = uri, .seed = number, .has_faults = is_call};
+        .name = "victim", .uri = uri, .seed = number, .has_faults = end.is_call};
     bool is_dead;
 
     ck_assert(actor_start(&victim, &params));
     scene->prepare(&victim);
-    trap_set(&victim, is_call, is_after, number);
+    trap_set(&victim, end, is_after, number);
     is_dead = actor_do(&victim, scene->last).status == -ESRCH;
     if (is_dead)
-        ck_assert_msg(actor_gone(&victim, WAIT_MS), "%s: the victim ended otherwise", scene->name);
+        ck_assert_msg(actor_gone(&victim, WAIT_MS) == end.signal, "%s: the victim ended otherwise",
+                      scene->name);
     else
         actor_kill(&victim); /* has done all, and dies with what it holds */
     survivor_has_all(survivor);
     return is_dead;
 }
 
-static uint64_t scene_play(const struct scene *scene, bool is_call) {
+static uint64_t scene_play(const struct scene *scene, struct end end) {
     struct actor survivor;
     struct actor_params params = {.name = "survivor", .uri = uri, .seed = 77};
     uint64_t points = 0;
@@ -123,7 +130,7 @@ static uint64_t scene_play(const struct scene *scene, bool is_call) {
     files = stage_files();
     for (int is_after = 0; is_after <= 1; is_after++) {
         uint64_t number = 1;
-        while (victim_dies(scene, &survivor, is_call, is_after != 0, number)) {
+        while (victim_dies(scene, &survivor, end, is_after != 0, number)) {
             points++;
             ck_assert_uint_lt(++number, POINTS_MAX);
         }
@@ -133,8 +140,8 @@ static uint64_t scene_play(const struct scene *scene, bool is_call) {
     stage_wait_forgotten();
     ck_assert_uint_eq(stage_files(), files);
     stage_close();
-    printf("%s: killed at %llu points of %s\n", scene->name, (unsigned long long)points,
-           is_call ? "device calls" : "shared stores");
+    printf("%s: signal %d at %llu points of %s\n", scene->name, end.signal,
+           (unsigned long long)points, end.is_call ? "device calls" : "shared stores");
     return points;
 }
 
@@ -157,12 +164,18 @@ static const struct scene scenes[] = {
 };
 
 START_TEST(killed_at_every_store) {
-    ck_assert_uint_ge(scene_play(&scenes[_i], false), 4);
+    ck_assert_uint_ge(scene_play(&scenes[_i], (struct end){false, SIGKILL}), 4);
 }
 END_TEST
 
 START_TEST(killed_at_every_device_call) {
-    ck_assert_uint_ge(scene_play(&scenes[_i], true), 4);
+    ck_assert_uint_ge(scene_play(&scenes[_i], (struct end){true, SIGKILL}), 4);
+}
+END_TEST
+
+/* As a driver ends a process whose device is lost: with its locks held and nothing closed. */
+START_TEST(aborted_at_every_device_call) {
+    ck_assert_uint_ge(scene_play(&scenes[_i], (struct end){true, SIGABRT}), 4);
 }
 END_TEST
 
@@ -173,5 +186,6 @@ int main(void) {
     tcase_set_timeout(cases, 240);
     tcase_add_loop_test(cases, killed_at_every_store, 0, count);
     tcase_add_loop_test(cases, killed_at_every_device_call, 0, count);
+    tcase_add_loop_test(cases, aborted_at_every_device_call, 0, count);
     return suite_run("crash", cases);
 }

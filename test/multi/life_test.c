@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Other ways to end or to be doubled: fork, exec, a straggler, a ledger that is deleted. */
+/* Other ways to end or to be doubled: fork, exit, exec, a straggler, a ledger that is deleted. */
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>
@@ -61,6 +61,20 @@ START_TEST(a_forked_child_keeps_nothing) {
     ck_assert_int_eq(kill(child, 0), 0);
     survivor_wakes(&survivor);
     kill(child, SIGKILL);
+}
+END_TEST
+
+/* A program that returns from main and has closed nothing. */
+START_TEST(exit_without_leaving_ends_a_tenant) {
+    struct actor survivor, other;
+
+    stage_open();
+    survivor = start_survivor();
+    other = start("other", uri);
+    actor_must(&other, order_make(ORDER_ALLOC, "kv_cache", BYTES, 0));
+    actor_order(&other, order_make(ORDER_EXIT, "", 0, 0));
+    survivor_wakes(&survivor);
+    ck_assert_int_eq(actor_gone(&other, 10000), 0);
 }
 END_TEST
 
@@ -142,6 +156,7 @@ int main(void) {
 
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, a_forked_child_keeps_nothing);
+    tcase_add_test(cases, exit_without_leaving_ends_a_tenant);
     tcase_add_test(cases, exec_ends_a_tenant);
     tcase_add_test(cases, a_straggler_is_waited_for);
     tcase_add_test(cases, a_deleted_ledger_is_left);

@@ -2,6 +2,7 @@
 /* Two tenants that are both process 1 of their own pid namespaces, as in two containers: neither is
  * taken for dead, and the lock keeps them apart. Skipped where the system refuses namespaces. */
 #include <check.h>
+#include <string.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -46,6 +47,51 @@ START_TEST(both_are_process_one) {
 }
 END_TEST
 
+/* The living tenant of the name; NULL: there is none, or more than one. */
+static const struct tg_tenant_view *living(const char *name) {
+    const struct tg_node_view *view = stage_view();
+    const struct tg_tenant_view *found = NULL;
+
+    for (uint32_t i = 0; i < view->tenant_count; i++) {
+        const struct tg_tenant_view *tenant = &view->tenants[i];
+
+        if (tenant->is_dead || strcmp(tenant->name, name) != 0)
+            continue;
+        if (found != NULL)
+            return NULL;
+        found = tenant;
+    }
+    return found;
+}
+
+/* A container is killed and starts again: the same name and the same pid, and all that the first
+ * had is nobody's. */
+START_TEST(a_restart_with_the_same_pid_is_another) {
+    struct actor first, second;
+    uint32_t first_id;
+
+    stage_open();
+    ck_assert(start(&first, "engine"));
+    actor_must(&first, order_make(ORDER_ALLOC, "weights", 40 * MIB, 0));
+    ck_assert_ptr_nonnull(living("engine"));
+    first_id = living("engine")->id;
+    actor_kill(&first);
+    ck_assert(start(&second, "engine"));
+    while (living("engine") == NULL) /* its kernel has not yet ended the first */
+        stage_rest_ms(5);
+    ck_assert_uint_ne(living("engine")->id, first_id);
+    ck_assert_int_eq(living("engine")->pid, 1);
+    ck_assert_uint_eq(stage_taken("engine"), 0);
+    actor_must(&second, order_make(ORDER_RESERVE, "weights", 40 * MIB, 20000));
+    actor_must(&second, order_make(ORDER_CANCEL, "weights", 40 * MIB, 0));
+    actor_must(&second, order_make(ORDER_ALLOC, "weights", 40 * MIB, 0));
+    ck_assert_uint_eq(stage_used(uri), 40 * MIB);
+    ck_assert_uint_eq(stage_view()->tenant_count, 1);
+    actor_leave(&second);
+    stage_close();
+}
+END_TEST
+
 /* Tried before Check runs, which knows no skipping. */
 static bool namespaces_are_allowed(void) {
     struct actor actor;
@@ -68,5 +114,6 @@ int main(void) {
     }
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, both_are_process_one);
+    tcase_add_test(cases, a_restart_with_the_same_pid_is_another);
     return suite_run("namespace", cases);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -162,12 +163,13 @@ static int fork_child(uint64_t *value) {
     return said ? 0 : -EPROTO;
 }
 
-static int kill_at_call(const struct order *order) {
+static int signal_at_call(const struct order *order) {
     struct tg__fault_plan fault = {
         .op = TG__OP_ANY,
         .mode = order->number == 0 ? TG__FAULT_NONE
                                    : order->is_after ? TG__FAULT_KILL_AFTER : TG__FAULT_KILL_BEFORE,
-        .nth = order->number};
+        .nth = order->number,
+        .signal = order->signal};
 
     tg__fault_arm(self.device, &fault);
     return 0;
@@ -211,14 +213,16 @@ static int obey_test(const struct order *order, uint64_t *value) {
     switch (order->kind) {
     case ORDER_FORK:
         return fork_child(value);
+    case ORDER_EXIT:
+        exit(0);
     case ORDER_EXEC:
         execl("/bin/sleep", "sleep", "300", (char *)NULL);
         return -errno;
     case ORDER_SIGNAL_AT_STORE:
         store_trap(order->number, order->is_after, order->signal);
         return 0;
-    case ORDER_KILL_AT_CALL:
-        return kill_at_call(order);
+    case ORDER_SIGNAL_AT_CALL:
+        return signal_at_call(order);
     case ORDER_STORES:
         *value = store_count();
         return 0;
@@ -315,9 +319,11 @@ static void say(int socket, int status, uint64_t value, uint64_t began_ns) {
 }
 
 _Noreturn void performer_run(const struct actor_params *params, int socket) {
+    const struct rlimit no_core = {0, 0};
     struct order order;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setrlimit(RLIMIT_CORE, &no_core);
     self.seed = params->seed;
     say(socket, open_all(params), 0, stage_now_ns());
     while (recv(socket, &order, sizeof order, 0) == sizeof order) {
