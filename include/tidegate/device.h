@@ -115,6 +115,11 @@ struct tg_device_ops {
     /* A queue of the caller's own; closing waits for nothing and drops nothing that was given. */
     int (*queue_open)(struct tg_device *device, struct tg_queue **queue);
     int (*queue_close)(struct tg_device *device, struct tg_queue *queue);
+
+    /* Gives back what the driver's own pool of this process (cudaMallocAsync's) keeps, and nobody
+     * has; waits for nothing. *gained_bytes: how much that was; 0 where there is no pool. Errors:
+     * TG_ECAPTURE while a capture forbids it. */
+    int (*unpool)(struct tg_device *device, uint64_t *gained_bytes);
 };
 
 /* Opens a device:

@@ -71,7 +71,8 @@ class tg_device_ops(ctypes.Structure):
                 ("release", c_void_p), ("map", c_void_p), ("unmap", c_void_p),
                 ("access", c_void_p), ("copy", c_void_p), ("fill", c_void_p), ("fence", fence_fn),
                 ("wait", wait_fn), ("pin", c_void_p), ("export_fd", c_void_p),
-                ("import_fd", c_void_p), ("queue_open", c_void_p), ("queue_close", c_void_p)]
+                ("import_fd", c_void_p), ("queue_open", c_void_p), ("queue_close", c_void_p),
+                ("unpool", c_void_p)]
 
 
 class tg_tag_view(ctypes.Structure):

@@ -326,6 +326,14 @@ static int cuda_queue_close(struct tg_device *device, struct tg_queue *queue) {
     return rc != 0 ? rc : tg__cuda_leave(&call, tg__cudaqueue_close(cuda, queue));
 }
 
+static int cuda_unpool(struct tg_device *device, uint64_t *gained_bytes) {
+    struct tg__cuda *cuda = cuda_of(device);
+    struct tg__cudacall call;
+    int rc = tg__cuda_enter(cuda, &call);
+
+    return rc != 0 ? rc : tg__cuda_leave(&call, tg__cudapool_trim(cuda, gained_bytes));
+}
+
 static const struct tg_device_ops cuda_ops = {
     .info = cuda_info,
     .memory = cuda_memory,
@@ -346,6 +354,7 @@ static const struct tg_device_ops cuda_ops = {
     .import_fd = cuda_import,
     .queue_open = cuda_queue_open,
     .queue_close = cuda_queue_close,
+    .unpool = cuda_unpool,
 };
 
 /* ---- open and close -------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 struct tg__cuctx;
 struct tg__custream;
 struct tg__cuevent;
+struct tg__cupool;
 
 struct tg__cuuuid {
     unsigned char bytes[16];

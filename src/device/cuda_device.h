@@ -123,11 +123,18 @@ void tg__cudaqueue_free_all(struct tg__cuda *cuda, bool is_forked);
 
 /* ---- cudafence.c ---- */
 
+/* TG_ECAPTURE where what concerns the whole context would end a capture that is under way. */
+int tg__cudafence_mind_captures(struct tg__cuda *cuda);
 int tg__cudafence_make(struct tg__cuda *cuda, struct tg_queue *queue, struct tg_fence *fence);
 int tg__cudafence_wait(struct tg__cuda *cuda, const struct tg_fence *fence, uint32_t timeout_ms);
 /* Whether no point of it is left; with the queue mutex. */
 bool tg__cudachain_is_over(struct tg__cuda *cuda, struct tg__cudachain *chain);
 void tg__cudafence_free_all(struct tg__cuda *cuda, bool is_forked);
+
+/* ---- cudapool.c ---- */
+
+/* Gives back what the driver's default pool keeps. Errors: TG_ECAPTURE, the driver's. */
+int tg__cudapool_trim(struct tg__cuda *cuda, uint64_t *gained_bytes);
 
 /* ---- cudasync.c ---- */
 

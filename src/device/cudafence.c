@@ -103,7 +103,7 @@ bool tg__cudachain_is_over(struct tg__cuda *cuda, struct tg__cudachain *chain) {
 
 /* Whatever waits for the whole context ends a capture that is under way. Where nobody counts them,
  * the driver tells without harm of one that would mind the null stream. */
-static int mind_captures(struct tg__cuda *cuda) {
+int tg__cudafence_mind_captures(struct tg__cuda *cuda) {
     int status;
 
     if (tg__captures_are_open())
@@ -114,7 +114,7 @@ static int mind_captures(struct tg__cuda *cuda) {
 }
 
 static int record_all(struct tg__cuda *cuda, struct tg__cuevent *event) {
-    int rc = mind_captures(cuda);
+    int rc = tg__cudafence_mind_captures(cuda);
 
     if (rc != 0)
         return rc;
@@ -155,7 +155,7 @@ static int add_point(struct tg__cuda *cuda, struct tg_queue *used, struct tg_fen
 /* Where the driver has no event of the whole context. */
 static int ask_thread(struct tg__cuda *cuda, struct tg_fence *fence) {
     uint64_t number;
-    int rc = mind_captures(cuda);
+    int rc = tg__cudafence_mind_captures(cuda);
 
     if (rc == 0)
         rc = tg__cudasync_ask(cuda, &number);

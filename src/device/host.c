@@ -273,6 +273,14 @@ static int host_queue_close(struct tg_device *device, struct tg_queue *queue) {
     return rc != 0 ? rc : tg__work_queue_close(host->work, queue);
 }
 
+static int host_unpool(struct tg_device *device, uint64_t *gained_bytes) {
+    int rc = tg__capacity_check(host_of(device)->capacity);
+
+    if (rc == 0)
+        *gained_bytes = 0;
+    return rc;
+}
+
 static const struct tg_device_ops host_ops = {
     .info = host_info,
     .memory = host_memory,
@@ -293,6 +301,7 @@ static const struct tg_device_ops host_ops = {
     .import_fd = host_import,
     .queue_open = host_queue_open,
     .queue_close = host_queue_close,
+    .unpool = host_unpool,
 };
 
 /* ---- open and close -------------------------------------------------------------------------- */

@@ -201,6 +201,14 @@ static int wrap_queue_close(struct tg_device *device, struct tg_queue *queue) {
     return rc != 0 ? rc : after(device, &call, inner->ops->queue_close(inner, queue));
 }
 
+static int wrap_unpool(struct tg_device *device, uint64_t *gained_bytes) {
+    struct tg_device *inner = wrap_of(device)->inner;
+    struct tg__wrap_call call = {.op = TG__OP_unpool};
+    int rc = before(device, &call);
+
+    return rc != 0 ? rc : after(device, &call, inner->ops->unpool(inner, gained_bytes));
+}
+
 static int wrap_native(struct tg_device *device, uint64_t chunk, uint64_t *native) {
     return tg__device_native(wrap_of(device)->inner, chunk, native);
 }

@@ -73,6 +73,10 @@ int standin_wait(struct tg_device *device, const struct tg_fence *fence);
 void standin_access_begin(uint64_t addr, uint64_t size_bytes);
 void standin_access_end(uint64_t addr, uint64_t size_bytes);
 void standin_access_give(uint64_t addr, uint64_t size_bytes, uint64_t devices);
+/* Gives back all of an allocation that begins there. A result. */
+int standin_free(struct tg_device *device, uint64_t addr);
+/* Keeps in its pool what that gave, once no work uses it. A result; NOT_FOUND: it gave no such. */
+int standin_pool_keep(uint64_t addr);
 /* The queue of a stream; NULL: the device's own. */
 struct tg_queue *standin_queue(struct tg__custream *stream);
 

@@ -269,8 +269,7 @@ int cuMemAlloc_v2(unsigned long long *addr, size_t size_bytes) {
     return standin_result(rc);
 }
 
-/* All of a range that begins there. */
-static int free_alloc(struct tg_device *device, uint64_t addr) {
+int standin_free(struct tg_device *device, uint64_t addr) {
     struct tg__host *host = (struct tg__host *)device;
     struct tg__span *span;
     uint64_t size_bytes;
@@ -281,7 +280,7 @@ static int free_alloc(struct tg_device *device, uint64_t addr) {
     size_bytes = span == NULL || span->addr != addr ? 0 : span->size_bytes;
     pthread_mutex_unlock(&host->mutex);
     rc = device->ops->unmap(device, addr, size_bytes);
-    return rc != 0 ? rc : device->ops->unreserve(device, addr, size_bytes);
+    return standin_result(rc != 0 ? rc : device->ops->unreserve(device, addr, size_bytes));
 }
 
 int cuMemFree_v2(unsigned long long addr) {
@@ -290,7 +289,10 @@ int cuMemFree_v2(unsigned long long addr) {
 
     if (result == 0)
         result = standin_enter(&device);
-    return result != 0 || addr == 0 ? result : standin_result(free_alloc(device, addr));
+    if (result != 0 || addr == 0)
+        return result;
+    result = standin_pool_keep(addr);
+    return result != TG__CU_ERROR_NOT_FOUND ? result : standin_free(device, addr);
 }
 
 /* ---- host memory ----------------------------------------------------------------------------- */

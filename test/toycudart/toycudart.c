@@ -25,6 +25,7 @@ static struct {
     int (*cuCtxSetCurrent)(void *context);
     int (*cuCtxSynchronize)(void);
     int (*cuMemAlloc_v2)(unsigned long long *addr, size_t size_bytes);
+    int (*cuMemAllocAsync)(unsigned long long *addr, size_t size_bytes, void *stream);
     int (*cuMemFree_v2)(unsigned long long addr);
     int (*cuMemsetD8Async)(unsigned long long addr, unsigned char byte, size_t size_bytes,
                            void *stream);
@@ -48,6 +49,7 @@ static const struct {
     {"cuCtxSetCurrent", &driver.cuCtxSetCurrent},
     {"cuCtxSynchronize", &driver.cuCtxSynchronize},
     {"cuMemAlloc_v2", &driver.cuMemAlloc_v2},
+    {"cuMemAllocAsync", &driver.cuMemAllocAsync},
     {"cuMemFree_v2", &driver.cuMemFree_v2},
     {"cuMemsetD8Async", &driver.cuMemsetD8Async},
     {"cuStreamCreate", &driver.cuStreamCreate},
@@ -217,6 +219,20 @@ int cudaMalloc(void **addr, size_t size_bytes) {
         *addr = (void *)(uintptr_t)made;
     if (result == 0 && made != 0)
         toyipc_note(*addr, size_bytes);
+    return fail(result);
+}
+
+/* From the driver's pool, to which each free of it goes back. */
+int cudaMallocAsync(void **addr, size_t size_bytes, void *stream) {
+    unsigned long long made = 0;
+    int result = begin();
+
+    if (result == 0 && addr == NULL)
+        result = TOY_INVALID_VALUE;
+    if (result == 0 && size_bytes > 0)
+        result = driver.cuMemAllocAsync(&made, size_bytes, stream);
+    if (addr != NULL)
+        *addr = (void *)(uintptr_t)made;
     return fail(result);
 }
 

@@ -64,11 +64,6 @@ int cudaFreeHost(void *addr) {
     return 0;
 }
 
-int cudaMallocAsync(void **addr, size_t size_bytes, void *stream) {
-    (void)stream;
-    return cudaMalloc(addr, size_bytes);
-}
-
 /* What cudaMalloc gave, too. */
 int cudaFreeAsync(void *addr, void *stream) {
     (void)stream;

@@ -57,6 +57,26 @@ static void load_driver(void) {
     find("cuStreamEndCapture", &end_capture);
 }
 
+/* What cudaMallocAsync is made of: its pool keeps all, as torch's does. */
+static void fill_pool(uint64_t size_bytes) {
+    int (*alloc)(unsigned long long *addr, size_t size_bytes, struct tg__custream *stream);
+    int (*free_later)(unsigned long long addr, struct tg__custream *stream);
+    int (*set)(struct tg__cupool *pool, int attribute, void *value);
+    enum { RELEASE_THRESHOLD = 4 };
+    uint64_t most = UINT64_MAX;
+    struct tg__cupool *pool;
+    unsigned long long addr;
+
+    find("cuMemAllocAsync", &alloc);
+    find("cuMemFreeAsync", &free_later);
+    find("cuMemPoolSetAttribute", &set);
+    ck_assert_int_eq(calls.cuDeviceGetDefaultMemPool(&pool, 0), 0);
+    ck_assert_int_eq(set(pool, RELEASE_THRESHOLD, &most), 0);
+    ck_assert_int_eq(alloc(&addr, size_bytes, NULL), 0);
+    ck_assert_int_eq(free_later(addr, NULL), 0);
+    ck_assert_int_eq(calls.cuCtxSynchronize(), 0);
+}
+
 static struct tg__cuctx *current(void) {
     struct tg__cuctx *context = NULL;
 
@@ -252,6 +272,37 @@ START_TEST(a_hidden_capture_forbids_a_fence_too) {
 }
 END_TEST
 
+START_TEST(what_the_drivers_pool_keeps_goes_back) {
+    struct tg_device *device;
+    const struct tg_device_ops *ops;
+    struct tg__custream *stream;
+    struct tg__cuctx *own;
+    uint64_t gained_bytes = 7, free_bytes;
+
+    load_driver();
+    ck_assert_ok(open_cuda(&device));
+    ops = tg_device_ops(device);
+    ck_assert_ok(ops->unpool(device, &gained_bytes));
+    ck_assert_uint_eq(gained_bytes, 0);
+    stream = start_capture(0, TG__CU_STREAM_CAPTURE_MODE_GLOBAL);
+    gained_bytes = 7;
+    ck_assert_fails(ops->unpool(device, &gained_bytes), TG_ECAPTURE);
+    ck_assert_uint_eq(gained_bytes, 7);
+    ck_assert_int_eq(finish_capture(stream), 0);
+    free_bytes = device_free_bytes(device);
+    ck_assert_int_eq(calls.cuDevicePrimaryCtxRetain(&own, 0), 0);
+    ck_assert_int_eq(calls.cuCtxPushCurrent(own), 0);
+    fill_pool(32 * MIB);
+    device_check_free(device, free_bytes - 32 * MIB);
+    ck_assert_ok(ops->unpool(device, &gained_bytes));
+    ck_assert_uint_ge(gained_bytes, 32 * MIB);
+    device_check_free(device, free_bytes);
+    ck_assert_int_eq(calls.cuCtxPopCurrent(&own), 0);
+    ck_assert_int_eq(calls.cuDevicePrimaryCtxRelease(0), 0);
+    tg_device_close(device);
+}
+END_TEST
+
 /* Memory, copies of ours and waiting for them are no harm to a capture, not in the strictest mode
  * either. */
 START_TEST(work_of_ours_does_not_end_a_capture) {
@@ -389,6 +440,7 @@ static int run_all(void) {
     tcase_add_test(own, pinning_what_the_program_has_pinned_is_refused);
     tcase_add_test(own, a_capture_forbids_a_fence_and_lives_on);
     tcase_add_test(own, a_hidden_capture_forbids_a_fence_too);
+    tcase_add_test(own, what_the_drivers_pool_keeps_goes_back);
     tcase_add_test(own, work_of_ours_does_not_end_a_capture);
     tcase_add_test(own, a_forked_child_is_refused);
     tcase_add_test(own, any_number_of_fences_is_kept_apart);

@@ -61,6 +61,7 @@ static int call(struct tg_device *device, enum tg__op op) {
     case TG__OP_import_fd: return ops->import_fd(device, descriptor, GRANULE, &a);
     case TG__OP_queue_open: return ops->queue_open(device, &queue);
     case TG__OP_queue_close: return ops->queue_close(device, queue);
+    case TG__OP_unpool: return ops->unpool(device, &a);
     case TG__OP_COUNT: break;
     }
     return 1;
@@ -71,7 +72,7 @@ static const enum tg__op story[] = {
     TG__OP_info, TG__OP_memory, TG__OP_process, TG__OP_reserve, TG__OP_create, TG__OP_map,
     TG__OP_queue_open, TG__OP_fill, TG__OP_copy, TG__OP_fence, TG__OP_wait, TG__OP_pin,
     TG__OP_export_fd, TG__OP_import_fd, TG__OP_queue_close, TG__OP_access, TG__OP_unmap,
-    TG__OP_release, TG__OP_unreserve};
+    TG__OP_release, TG__OP_unreserve, TG__OP_unpool};
 enum { STORY = sizeof story / sizeof *story, ASKED = 3 }; /* the first three are left out of ANY */
 
 _Static_assert((int)STORY == (int)TG__OP_COUNT, "the story has every entry");
