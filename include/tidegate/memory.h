@@ -79,7 +79,8 @@ TG_API const char *tg_tag_name(const struct tg_tag *tag);
 TG_API void tg_tag_info(struct tg_tag *tag, struct tg_tag_info *info);
 
 /* A block on a granule's boundary, zeroed unless the tag is fill_none. Never waits for other
- * tenants. Errors: -EINVAL (0 bytes, or more than the device has), -ENOMEM, TG_EASLEEP, TG_ENOFIT
+ * tenants: where it is refused, they are asked as by tg_tenant_ask, for a later attempt. Errors:
+ * -EINVAL (0 bytes, or more than the device has), -ENOMEM, TG_EASLEEP, TG_ENOFIT
  * (other tenants hold it), TG_ENEVERFITS, TG_EDEVICEMEMORY, TG_EFULL (the ledger has no place for
  * another tag), TG_EHELD and TG_EMOTION (the ledger cannot be used now: try again), TG_EBUSY
  * (zeroing has not ended in time), TG_EBROKEN, TG_EFORKED, the device's. */

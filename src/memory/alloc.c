@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks come and go. An alloc takes settled memory first, then lets limbo settle, then makes a
- * chunk; what fails leaves nothing behind. A free only takes the block out of the tables.
+ * chunk, and where it is refused one once more after shortage.c; what fails leaves nothing behind.
+ * A free only takes the block out of the tables.
  *
  * A packed chunk grows with its tag, for a tag's next blocks; but a block takes the spare memory in
  * front of the vacant addresses with it, so that what a chunk was grown by is used before more is
@@ -124,7 +125,7 @@ static void shorten(struct making *making) {
 static int back(struct making *making) {
     struct tg_memory *memory = making->tag->memory;
     struct tg__chunk *chunk = making->chunk;
-    bool has_more;
+    uint64_t given_bytes = tg__shortage_begin(memory);
     int rc = tg__chunk_make(chunk);
 
     while ((tg__is_short(rc) || rc == -EFBIG) && !chunk->is_charged &&
@@ -132,13 +133,9 @@ static int back(struct making *making) {
         shorten(making);
         rc = tg__chunk_make(chunk);
     }
-    if (!tg__is_short(rc) || chunk->is_charged)
-        return rc;
-    pthread_mutex_lock(&memory->lock);
-    has_more = memory->limbo != NULL;
-    tg__limbo_settle(memory, TG__SETTLE_MS);
-    pthread_mutex_unlock(&memory->lock);
-    return has_more ? tg__chunk_make(chunk) : rc;
+    if (tg__is_short(rc) && !chunk->is_charged && tg__shortage_settle(memory, given_bytes))
+        rc = tg__chunk_make(chunk);
+    return rc;
 }
 
 static void discard_chunk(struct making *making) {
@@ -208,6 +205,10 @@ static int make_block(struct making *making) {
         return rc;
     if (!tag->params.packed || !take_spare(making))
         rc = make_chunk(making);
+    /* What has settled for the chunk may do by itself. */
+    if (tg__is_short(rc) && tag->params.packed &&
+        tg__arena_take(tag, making->room_bytes, &making->piece))
+        rc = 0;
     making->block->range.addr = making->piece.range.addr;
     if (rc == 0)
         rc = clean(making);
@@ -255,6 +256,7 @@ int tg__tag_alloc(struct tg_tag *tag, uint64_t size_bytes, uint32_t flags, void 
     rc = make_block(&making);
     pthread_mutex_unlock(&memory->lock);
     free(making.chunk);
+    tg__shortage_ask(memory, making.room_bytes, rc);
     if (rc == 0)
         *block = (void *)(uintptr_t)making.block->range.addr;
     else

@@ -202,6 +202,7 @@ static int step_out(struct tg__chunk *chunk) {
         return tg__memory_note(memory, rc);
     if (chunk->is_charged) {
         tag->chunk_bytes -= chunk->range.size_bytes;
+        memory->given_bytes += chunk->range.size_bytes;
         tg__charge_give(tag, chunk->range.size_bytes, 0);
         chunk->is_charged = false;
     }

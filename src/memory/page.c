@@ -65,16 +65,12 @@ static bool is_filled(const struct tg__estate *estate, struct tg__range range) {
 
 static int back(struct tg__page *page) {
     struct tg_memory *memory = page->tag->memory;
-    bool has_more;
+    uint64_t given_bytes = tg__shortage_begin(memory);
     int rc = tg__chunk_make_unmapped(page->chunk);
 
-    if (!tg__is_short(rc))
-        return rc;
-    pthread_mutex_lock(&memory->lock);
-    has_more = memory->limbo != NULL;
-    tg__limbo_settle(memory, TG__SETTLE_MS);
-    pthread_mutex_unlock(&memory->lock);
-    return has_more ? tg__chunk_make_unmapped(page->chunk) : rc;
+    if (tg__is_short(rc) && tg__shortage_settle(memory, given_bytes))
+        rc = tg__chunk_make_unmapped(page->chunk);
+    return rc;
 }
 
 /* What a page has when it is mapped nowhere goes with it. With lock. */
@@ -158,6 +154,7 @@ int tg__page_create(struct tg_tag *tag, uint64_t size_bytes, uint32_t flags, uin
     if (rc == 0)
         *number = page->number;
     pthread_mutex_unlock(&memory->lock);
+    tg__shortage_ask(memory, size_bytes, rc);
     errno = saved;
     return tg__memory_done(memory, rc, &before);
 }

@@ -183,6 +183,7 @@ struct tg_memory {
     struct tg__block *limbo, **limbo_end;
     uint64_t frees; /* so far: the order of the next */
     struct tg__chunk *leaving;
+    uint64_t given_bytes; /* back to the device, so far */
     struct tg__segment *graves;
     struct tg__plots estates;
     struct tg__handles pages;
@@ -290,6 +291,18 @@ struct tg__chunk *tg__chunk_leaving_in(const struct tg_memory *memory, struct tg
 /* On its way out, as far as that goes now: the chunk is not the caller's any more. With lock. */
 void tg__chunk_leave(struct tg__chunk *chunk);
 void tg__chunks_retry(struct tg_memory *memory);
+
+/* ---- shortage.c ------------------------------------------------------------------------------ */
+
+/* Before a request that may be refused: what the next is asked with. Takes the lock. */
+uint64_t tg__shortage_begin(struct tg_memory *memory);
+/* It was refused: gives back what has settled, or does soon, and what the driver's pool keeps.
+ * True: something has come free since `given_bytes`, and once more may do. Takes the lock, which it
+ * gives up meanwhile; the thread's last error stays. */
+bool tg__shortage_settle(struct tg_memory *memory, uint64_t given_bytes);
+/* It was refused for good, with this status: peers are asked for what it lacked, for the next one.
+ * Without lock; the thread's last error stays. */
+void tg__shortage_ask(struct tg_memory *memory, uint64_t size_bytes, int status);
 
 /* ---- arena.c --------------------------------------------------------------------------------- */
 

@@ -341,6 +341,19 @@ static void nearly_full(struct bed *bed) {
     note(bed, PLAIN, world_alloc(bed->tags[PLAIN], CAPACITY - GRANULE), CAPACITY - GRANULE);
 }
 
+/* What a block needs is in limbo. */
+static void full_but_for_limbo(struct bed *bed) {
+    const struct tg_device_ops *ops = tg_device_ops(bed->world.spy);
+
+    open_tags(bed);
+    add(bed, GENERAL, 10 * MIB);
+    note(bed, PLAIN, world_alloc(bed->tags[PLAIN], 84 * MIB), 84 * MIB);
+    ck_assert_ok(ops->queue_open(bed->world.spy, &bed->queue));
+    ck_assert_ok(ops->fill(bed->world.spy, (uintptr_t)bed->pieces[1].block, 1, 9, bed->queue));
+    ck_assert_ok(tg_memory_free(bed->world.memory, bed->pieces[1].block, bed->queue));
+    drop(bed, 1);
+}
+
 /* ---- acts ------------------------------------------------------------------------------------ */
 
 static int alloc(struct bed *bed, int tag, uint64_t size_bytes) {
@@ -601,6 +614,8 @@ const struct scenario scenarios[] = {
     {"alloc packed, over the end", "capacity=96MiB", with_used_end, alloc_packed, false},
     {"alloc packed, from spare", "capacity=96MiB", with_spare, alloc_small, true},
     {"alloc packed, from limbo", "capacity=96MiB,lag=3", with_limbo, alloc_small, true},
+    {"alloc general, all but limbo full", "capacity=96MiB,lag=3", full_but_for_limbo,
+     alloc_general, true},
     {"free general", "capacity=96MiB", some_blocks, free_general, true},
     {"free packed", "capacity=96MiB", some_blocks, free_packed, true},
     {"free asleep, general", "capacity=96MiB", asleep, free_general, true},
