@@ -71,6 +71,17 @@ TG_API TG_MUST_USE int tg_process_free_idle(void *block);
  * it was; -EINVAL where `device` is NULL. */
 TG_API TG_MUST_USE int tg_process_find(const void *block, int *device);
 
+/* Who holds a GPU, for whoever has been refused memory there. */
+struct tg_process_node {
+    struct tg_node_view view; /* as of tg_ledger_read; without the ledger it has this GPU alone */
+    uint32_t place;           /* the GPU's among view.devices, as the driver says it now */
+    uint32_t self;            /* this process's tg_tenant_id; 0: it is not in the ledger */
+    int32_t rank;             /* -1: none */
+};
+
+/* Waits for nobody. About 100 KB: allocate it. Errors: as tg_process_device, the device's. */
+TG_API TG_MUST_USE int tg_process_look(int device, struct tg_process_node *node);
+
 /* Somebody sees the captures of this process begin and end, and counts in *open those under way;
  * *open lives as long as the process. While it is not 0, what would wait for all of a GPU's work
  * answers TG_ECAPTURE, and freed memory rests. NULL: nobody counts any more. */

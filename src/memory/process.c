@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/saturate.h"
 #include "device/captures.h"
 #include "device/device.h"
 #include "memory/scope.h"
@@ -272,6 +273,59 @@ int tg_process_introduce(const char *name, const char *role) {
     rc = introduce(name, role);
     pthread_mutex_unlock(&lock);
     return rc;
+}
+
+/* ---- who holds a GPU ------------------------------------------------------------------------- */
+
+/* False: the ledger cannot be read, or does not have the device. */
+static bool look_into_ledger(const struct own *own, const uint8_t *uuid,
+                             struct tg_process_node *node) {
+    struct tg_node_view *view = &node->view;
+
+    if (own->tenant == NULL || tg_ledger_read(ledger, view) != 0)
+        return false;
+    for (node->place = 0; node->place < view->device_count; node->place++) {
+        if (memcmp(view->devices[node->place].uuid, uuid, sizeof view->devices[0].uuid) == 0)
+            break;
+    }
+    node->self = tg_tenant_id(own->tenant);
+    return node->place < view->device_count;
+}
+
+/* The ledger has what the driver said when somebody last asked for it. */
+static int bring_up_to_date(struct tg_device *device, struct tg_process_node *node) {
+    struct tg_device_view *view = &node->view.devices[node->place];
+    uint64_t held_bytes = 0;
+    int rc = gauge(device, &view->free_bytes, &view->total_bytes);
+
+    for (uint32_t i = 0; i < node->view.tenant_count; i++) {
+        const struct tg_tenant_view *tenant = &node->view.tenants[i];
+
+        for (uint32_t j = 0; j < tenant->tag_count && tenant->device == node->place; j++)
+            held_bytes = tg__sum(held_bytes, tenant->tags[j].occupied_bytes);
+    }
+    view->unattributed_bytes =
+        tg__less(tg__less(view->total_bytes, view->free_bytes), held_bytes);
+    return rc;
+}
+
+int tg_process_look(int device, struct tg_process_node *node) {
+    struct tg_device_info info;
+    int rc;
+    const struct own *own = ask(device, DEVICE, node, &rc);
+
+    if (own == NULL)
+        return rc;
+    rc = tg_device_ops(own->device)->info(own->device, &info);
+    if (rc != 0)
+        return rc;
+    node->rank = rank();
+    if (!look_into_ledger(own, info.uuid, node)) {
+        memset(&node->view, 0, sizeof node->view);
+        node->view.device_count = 1;
+        node->place = node->self = 0;
+    }
+    return bring_up_to_date(own->device, node);
 }
 
 /* ---- for code that knows no tags ------------------------------------------------------------- */

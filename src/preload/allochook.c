@@ -53,6 +53,8 @@ static bool alloc(void **addr, size_t size_bytes, const void *caller, int *resul
                       library->last_error()->text);
     if (!answer(library, status, block, caller, result))
         return false;
+    if (block == NULL)
+        tg__refusal_note(library, &request);
     *addr = *result == 0 ? block : NULL;
     return true;
 }

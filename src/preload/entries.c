@@ -109,6 +109,8 @@ static bool create(unsigned long long *handle, size_t size_bytes,
     *result = result_of(library, rc);
     if (rc == 0)
         *handle = page;
+    if (*result == OUT_OF_MEMORY)
+        tg__refusal_note(library, &request);
     if (rc == 0 || *result == OUT_OF_MEMORY)
         return rc != 0 || page != 0;
     if (!tg__is_runtimes(rc))

@@ -64,6 +64,8 @@ tg__any_fn tg__next(enum tg__hook hook, const void *caller);
 bool tg__mode_is_on(void);
 /* Of the program as a whole; NULL: none. */
 const char *tg__mode_default_tag(void);
+/* The folder for what is recorded; NULL: none. */
+const char *tg__mode_out(void);
 
 /* ---- library.c ------------------------------------------------------------------------------- */
 
@@ -73,6 +75,7 @@ const char *tg__mode_default_tag(void);
     CALL(last_error, tg_last_error)           \
     CALL(alloc, tg_process_alloc)             \
     CALL(find, tg_process_find)               \
+    CALL(look, tg_process_look)               \
     CALL(free, tg_process_free)               \
     CALL(free_idle, tg_process_free_idle)     \
     CALL(captures, tg_process_captures)       \
@@ -111,6 +114,12 @@ const struct tg__library *tg__library_need(void);
 bool tg__is_out_of_memory(int status);
 /* and where it gets the same answer from the runtime or the driver. */
 bool tg__is_runtimes(int status);
+
+/* ---- refusal.c ------------------------------------------------------------------------------- */
+
+/* A request is answered with out of memory, for the thread's last error of the library: a line of
+ * who holds what goes where TIDEGATE_OUT says. Keeps errno. */
+void tg__refusal_note(const struct tg__library *library, const struct tg_process_request *request);
 
 /* ---- lasterror.c ----------------------------------------------------------------------------- */
 

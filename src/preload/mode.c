@@ -12,7 +12,6 @@
 enum { UNREAD, OFF, ON };
 
 static atomic_int mode = UNREAD;
-static _Atomic(char *) default_tag; /* NULL: unread; "": none */
 
 /* As the package understands it: spaces around and capitals do not count. */
 static bool is_word(const char *said, const char *word) {
@@ -47,19 +46,32 @@ bool tg__mode_is_on(void) {
     return now == ON;
 }
 
-const char *tg__mode_default_tag(void) {
-    char *now = atomic_load(&default_tag), *read;
+/* Kept in *place: NULL: unread; "": nothing. */
+static const char *read_once(_Atomic(char *) *place, const char *variable) {
+    char *now = atomic_load(place), *read;
     const char *said;
 
     if (now == NULL) {
-        said = secure_getenv("TIDEGATE_DEFAULT_TAG");
+        said = secure_getenv(variable);
         read = strdup(said == NULL ? "" : said);
         if (read == NULL)
             return NULL;
-        if (atomic_compare_exchange_strong(&default_tag, &now, read))
+        if (atomic_compare_exchange_strong(place, &now, read))
             now = read;
         else
             free(read);
     }
-    return now[0] == '\0' ? NULL : now;
+    return *now == '\0' ? NULL : now;
+}
+
+const char *tg__mode_default_tag(void) {
+    static _Atomic(char *) tag;
+
+    return read_once(&tag, "TIDEGATE_DEFAULT_TAG");
+}
+
+const char *tg__mode_out(void) {
+    static _Atomic(char *) folder;
+
+    return read_once(&folder, "TIDEGATE_OUT");
 }

@@ -319,6 +319,57 @@ static void do_full(void) {
     printf("full: %d, then %d\n", result, cudaMalloc(&addr, 40 * MIB));
 }
 
+/* ---- a card of 64 MiB that is full ----------------------------------------------------------- */
+
+/* What the driver's own pool keeps is all that is missing. */
+static void do_pooled(void) {
+    void *addr = NULL;
+    int result = cudaMallocAsync(&addr, 40 * MIB, NULL);
+
+    printf("pooled: %d, kept: %d\n", result, cudaFreeAsync(addr, NULL));
+    cudaFree(try_alloc("40 MiB", 40 * MIB));
+}
+
+/* What was freed is still written to. */
+static void do_resting(void) {
+    enum { FILLS = 4 };
+    void *stream = NULL, *addr = NULL;
+    int failures = cudaStreamCreateWithFlags(&stream, TOY_NON_BLOCKING) +
+                   cudaMalloc(&addr, 40 * MIB);
+
+    for (int i = 0; i < FILLS; i++)
+        failures += cudaMemsetAsync(addr, i, 40 * MIB, stream);
+    printf("resting: %d, freed %d\n", failures, cudaFreeAsync(addr, stream));
+    cudaFree(try_alloc("40 MiB", 40 * MIB));
+}
+
+/* Neither what rests nor what the pool keeps is touched, and the capture is whole. */
+static void do_captured(void) {
+    void *stream = NULL, *graph = NULL, *pooled = NULL, *rests = NULL;
+    int failures = cudaStreamCreateWithFlags(&stream, TOY_NON_BLOCKING) +
+                   cudaMallocAsync(&pooled, 20 * MIB, NULL) + cudaFreeAsync(pooled, NULL) +
+                   cudaStreamBeginCapture(stream, TOY_GLOBAL) + cudaMalloc(&rests, 40 * MIB) +
+                   cudaFree(rests);
+
+    printf("captured: %d\n", failures);
+    try_alloc("10 MiB", 10 * MIB);
+    printf("ended: %d\n", cudaStreamEndCapture(stream, &graph));
+    cudaFree(try_alloc("60 MiB", 60 * MIB));
+}
+
+static void do_want(void) {
+    cudaFree(try_alloc("30 MiB", 30 * MIB));
+}
+
+static void do_want_often(void) {
+    void *addr;
+    int refused = 0;
+
+    for (int i = 0; i < 20; i++)
+        refused += cudaMalloc(&addr, 60 * MIB) != 0;
+    printf("refused: %d, last error %d, errno %d\n", refused, cudaGetLastError(), errno);
+}
+
 static void do_last(void) {
     printf("last error %d\n", cudaGetLastError());
 }
@@ -405,6 +456,8 @@ int host_do(const char *what) {
         {"line", do_wait_for_line}, {"look", do_look}, {"drop", do_drop}, {"take", do_take},
         {"fill", do_fill}, {"leaveit", do_leave_it}, {"ipcerrors", do_ipc_errors},
         {"ipcfork", do_ipc_fork}, {"scopegive", do_scope_give},
+        {"pooled", do_pooled}, {"resting", do_resting}, {"captured", do_captured},
+        {"want", do_want}, {"wantoften", do_want_often},
     };
 
     for (size_t i = 0; i < sizeof things / sizeof *things; i++) {

@@ -114,6 +114,47 @@ START_TEST(whoever_asks_first_it_is_one_tenant_on_one_device) {
 }
 END_TEST
 
+START_TEST(who_holds_a_gpu_is_told_as_the_driver_has_it_now) {
+    struct tg_process_node *node = calloc(1, sizeof *node);
+    struct tg_device_view *device;
+    uint64_t chunk;
+
+    ck_assert_ptr_nonnull(usual(0, 4 * MIB, "a"));
+    ck_assert_ptr_nonnull(usual(1, 6 * MIB, "a"));
+    ck_assert_ok(own(1)->ops->create(own(1)->device, 10 * MIB, 0, &chunk)); /* nobody's */
+    ck_assert_ok(tg_process_look(1, node));
+    device = &node->view.devices[node->place];
+    ck_assert_uint_eq(node->view.device_count, 2);
+    ck_assert_uint_eq(device->total_bytes, 64 * MIB);
+    ck_assert_uint_eq(device->free_bytes, 48 * MIB);
+    ck_assert_uint_eq(device->unattributed_bytes, 10 * MIB);
+    ck_assert_uint_eq(node->self, node->view.tenants[0].id);
+    ck_assert_int_eq(node->rank, 3);
+    ck_assert_ok(own(1)->ops->release(own(1)->device, chunk));
+    ck_assert_says(tg_process_look(1, NULL), -EINVAL, "");
+    ck_assert_says(tg_process_look(99, node), -EINVAL, "not on 99");
+    free(node);
+}
+END_TEST
+
+/* The ledger's place is taken by a folder. */
+START_TEST(without_the_ledger_the_driver_alone_tells) {
+    struct tg_process_node *node = calloc(1, sizeof *node);
+    char place[64];
+
+    snprintf(place, sizeof place, "%s/ledger", dir);
+    ck_assert_int_eq(mkdir(place, 0700), 0);
+    ck_assert_ptr_nonnull(usual(1, 6 * MIB, "a"));
+    ck_assert_ok(tg_process_look(1, node));
+    ck_assert_uint_eq(node->self, 0);
+    ck_assert_uint_eq(node->view.tenant_count, 0);
+    ck_assert_uint_eq(node->view.device_count, 1);
+    ck_assert_uint_eq(node->view.devices[node->place].free_bytes, 58 * MIB);
+    ck_assert_uint_eq(node->view.devices[node->place].unattributed_bytes, 6 * MIB);
+    free(node);
+}
+END_TEST
+
 START_TEST(the_usual_tag_can_be_opened_before_it_serves) {
     struct tg_tag *tag = NULL, *other = NULL;
     void *block;
@@ -429,6 +470,8 @@ int main(void) {
     tcase_add_checked_fixture(cases, set_up, tear_down);
     tcase_add_test(cases, a_gpu_has_one_memory_and_the_process_is_a_tenant);
     tcase_add_test(cases, whoever_asks_first_it_is_one_tenant_on_one_device);
+    tcase_add_test(cases, who_holds_a_gpu_is_told_as_the_driver_has_it_now);
+    tcase_add_test(cases, without_the_ledger_the_driver_alone_tells);
     tcase_add_test(cases, the_usual_tag_can_be_opened_before_it_serves);
     tcase_add_loop_test(cases, the_usual_tag_keeps_host_memory_where_the_environment_says_so, 0, 5);
     tcase_add_test(cases, a_process_says_who_it_is_until_it_has_joined);
