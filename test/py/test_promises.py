@@ -86,8 +86,9 @@ def test_what_is_missing_is_found():
         "22: kill_test.c has no case 'many_deaths'"]
     assert said("limbo_test.c: f", "nolimbo_test.c: f") == ["7: no file nolimbo_test.c"]
     assert len(said("| 43 |", "| 44 |")) == 1
-    assert said("test_trimming.py: test_a_plug_that_is_not_where_it_was_expected_counts_for_nothing, "
-                "test_where_torch_rounds_otherwise_nothing_is_trimmed |", "none yet |") == [
+    assert said("test_trimming.py: test_a_plug_that_is_not_where_it_was_expected_counts_for_"
+                "nothing, test_where_torch_rounds_otherwise_nothing_is_trimmed |",
+                "none yet |") == [
         "39: says nothing, or only half that there is no test"]
     assert said("| stand-in |", "| somewhere |") == ["1: where is 'somewhere'"]
     assert said("| host |\n| 16", "| host | card |\n| 16") == ["15: 5 columns"]
