@@ -8,6 +8,15 @@
 
 #include <tidegate/ledger.h>
 
+#include "say.h"
+
+/* Reads the node's ledger. *has_ledger false: there is none, which is an answer. Returns 0 or a
+ * negative status. */
+int status_read(struct tg_node_view *view, bool *has_ledger);
+
+/* That there is none, and where it would be. */
+void status_absence_write(struct sentence *sentence);
+
 void status_text_print(const struct tg_node_view *view);
 
 /* One object of doc/schema/status-1.json; view NULL: there is no ledger. False: no memory. */

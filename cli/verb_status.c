@@ -1,30 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tidegate status: reads the node's ledger, and nothing else: no lock, no device, nobody is asked,
  * so it answers also while every program stands still. */
-#include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <termios.h>
-#include <unistd.h>
 
 #include <tidegate/error.h>
 
 #include "options.h"
-#include "place.h"
 #include "replaced_file.h"
 #include "say.h"
+#include "status_live.h"
 #include "status_report.h"
+#include "stop_signal.h"
 #include "verb.h"
 
 enum { LIVE_MS = 1000 };
 
-#define SCREEN_CLEAR "\033[H\033[2J"
-
 struct status_options {
-    bool json, live;
+    bool json, live, no_color;
     const char *metrics;
 };
 
@@ -35,7 +30,10 @@ static const struct option_row rows[] = {
      option_parse_flag, FIELD(json)},
     {"metrics", "FILE|-", NULL, "Prometheus' text format, into FILE in one piece, or on stdout",
      option_parse_text, FIELD(metrics)},
-    {"live", NULL, NULL, "again every second, until q or Ctrl-C", option_parse_flag, FIELD(live)},
+    {"live", NULL, NULL, "a page painted every second, until q; with --json a line each second",
+     option_parse_flag, FIELD(live)},
+    {"no-colour", NULL, NULL, "--live paints without colour, as it does where NO_COLOR is set",
+     option_parse_flag, FIELD(no_color)},
 };
 
 static const struct option_table table = {
@@ -51,31 +49,11 @@ static const struct option_table table = {
     .count = sizeof rows / sizeof rows[0],
 };
 
-static volatile sig_atomic_t is_interrupted;
-
-static void on_interrupt(int number) {
-    (void)number;
-    is_interrupted = 1;
-}
-
 static void absence_print(void) {
-    char place[PLACE_BYTES];
+    struct sentence sentence;
 
-    place_write(place, sizeof place);
-    printf("no program uses Tidegate on this machine (no ledger in %s)\n", place);
-}
-
-/* *has_ledger false: there is none, which is an answer. Returns 0 or a negative status. */
-static int ledger_read(struct tg_node_view *view, bool *has_ledger) {
-    struct tg_ledger *ledger;
-    int status = tg_ledger_open_reader(NULL, &ledger);
-
-    *has_ledger = status != -ENOENT;
-    if (status != 0)
-        return status == -ENOENT ? 0 : status;
-    status = tg_ledger_read(ledger, view);
-    tg_ledger_close(ledger);
-    return status;
+    status_absence_write(&sentence);
+    puts(sentence.text);
 }
 
 /* The file is whole whenever a collector reads it. */
@@ -95,7 +73,7 @@ static int metrics_write(const char *path, const struct tg_node_view *view) {
 static int answer_print(const struct status_options *options, struct tg_node_view *view) {
     bool has_ledger;
 
-    if (ledger_read(view, &has_ledger) != 0) {
+    if (status_read(view, &has_ledger) != 0) {
         say("%s", tg_last_error()->text);
         return EXIT_WRONG;
     }
@@ -114,50 +92,23 @@ static int answer_print(const struct status_options *options, struct tg_node_vie
     return EXIT_ANSWERED;
 }
 
-/* Keys without Enter; false where stdin is no terminal. */
-static bool keys_open(struct termios *before) {
-    struct termios raw;
+/* A line each second. */
+static int lines_run(const struct status_options *options, struct tg_node_view *view) {
+    int status;
 
-    if (!isatty(STDIN_FILENO) || tcgetattr(STDIN_FILENO, before) != 0)
-        return false;
-    raw = *before;
-    raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-    return tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
-}
-
-/* Waits a second; true: q was pressed. */
-static bool second_passes(bool has_keys) {
-    struct pollfd keys = {.fd = has_keys ? STDIN_FILENO : -1, .events = POLLIN};
-    char key;
-
-    return poll(&keys, 1, LIVE_MS) > 0 && (read(STDIN_FILENO, &key, 1) != 1 || key == 'q');
-}
-
-/* On a terminal the answer is painted over the last one; elsewhere each follows the other. */
-static int live_run(const struct status_options *options, struct tg_node_view *view) {
-    struct sigaction action = {.sa_handler = on_interrupt};
-    bool is_screen = isatty(STDOUT_FILENO) && !options->json;
-    bool is_first = true, has_keys;
-    struct termios before;
-    int status = EXIT_ANSWERED;
-
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    has_keys = is_screen && keys_open(&before);
+    stop_signal_catch();
     do {
-        if (is_screen)
-            fputs(SCREEN_CLEAR, stdout);
-        else if (!is_first && !options->json)
-            putchar('\n');
-        is_first = false;
         status = answer_print(options, view);
         fflush(stdout);
-    } while (status == EXIT_ANSWERED && ferror(stdout) == 0 && !is_interrupted &&
-             !second_passes(has_keys) && !is_interrupted);
-    if (has_keys)
-        tcsetattr(STDIN_FILENO, TCSANOW, &before);
+    } while (status == EXIT_ANSWERED && ferror(stdout) == 0 && !stop_signal_came() &&
+             poll(NULL, 0, LIVE_MS) == 0);
     return status;
+}
+
+static int answer(const struct status_options *options, struct tg_node_view *view) {
+    if (!options->live)
+        return answer_print(options, view);
+    return options->json ? lines_run(options, view) : status_live_run(view, options->no_color);
 }
 
 static int run(void *values, const struct option_texts *paths) {
@@ -178,7 +129,7 @@ static int run(void *values, const struct option_texts *paths) {
         say_no_memory();
         return EXIT_WRONG;
     }
-    status = options->live ? live_run(options, view) : answer_print(options, view);
+    status = answer(options, view);
     free(view);
     return status;
 }

@@ -5,9 +5,7 @@ still."""
 import ctypes
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import time
@@ -353,22 +351,6 @@ def test_live_lines(tidegate, running, place):  # noqa: F811
     live.send_signal(signal.SIGINT)
     live.communicate(timeout=10)
     assert live.returncode == 0
-
-
-def test_live_on_a_terminal(tidegate, place):  # noqa: F811
-    """Painted over itself; q ends it."""
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.execve(tidegate.program, [tidegate.program, "status", "--live"],
-                  clean_env(TIDEGATE_DIR=str(place), TERM="xterm"))
-    painted = b""
-    while painted.count(b"\033[H\033[2J") < 2:
-        assert select.select([fd], [], [], 20)[0]
-        painted += os.read(fd, 4096)
-    os.write(fd, b"q")
-    assert wait_for(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid)
-    os.close(fd)
-    assert painted.count(b"no program uses Tidegate") >= 1
 
 
 # ---- trouble
