@@ -247,8 +247,10 @@ tell(wrong, after > 10, free())
     assert seen == [[], True, 108]
 
 
+# A job in the background is started with the signal ignored, and its Python leaves it so.
 CTRL_C = """
 import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def ctrl_c():
     left[0] -= 1
     if left[0] == 0:
