@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -36,19 +35,15 @@ static int check_kind(const struct tg__block *block) {
 
 static int name_block(struct tg_memory *memory, uint64_t addr, struct tg__token *token) {
     struct tg__block *block = tg__tag_block(memory, addr, NULL);
-    struct tg_device_info info;
     int rc;
 
     if (block == NULL || block->is_freed || block->estate != NULL)
         return -ENOENT;
     rc = check_kind(block);
-    if (rc == 0)
-        rc = memory->ops->info(memory->device, &info);
     if (rc != 0)
         return rc;
     if (block->generation == 0)
         block->generation = atomic_fetch_add(&generations, 1) + 1;
-    memcpy(&token->device, info.uuid, sizeof token->device);
     token->addr = block->range.addr;
     token->generation = block->generation;
     token->size_bytes = block->range.size_bytes;

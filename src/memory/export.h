@@ -18,7 +18,7 @@ struct tg__lease {
     pid_t pid; /* the opener's, for people; 0: it is not seen from here */
 };
 
-/* What is the block's of a token: addr, generation, size, device. Takes the lock. Errors: -ENOENT,
+/* What is the block's of a token: addr, generation, size. Takes the lock. Errors: -ENOENT,
  * -ENOTSUP. */
 int tg__export_token(struct tg_memory *memory, uint64_t addr, struct tg__token *token);
 /* A lease of the token's block, and a descriptor of its chunk, the caller's. Takes the lock.

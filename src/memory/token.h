@@ -16,7 +16,7 @@ struct tg__token {
     uint32_t format;
     uint32_t pid;        /* the exporter's, where it lives; for people */
     uint64_t agent;      /* drawn by the exporter's process: no other has it, now or later */
-    uint64_t device;     /* of its UUID the first half */
+    uint64_t unused;     /* 0 */
     uint64_t addr;       /* of the block, in the exporter */
     uint64_t generation; /* of the process's blocks with a token no other has it */
     uint64_t size_bytes; /* of its chunk */
