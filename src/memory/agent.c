@@ -10,8 +10,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -29,10 +31,11 @@ enum {
     MESSAGES = 256,      /* of one connection before the next one's turn */
     STRANGER_MS = 10000, /* for so long one may say nothing */
     RETRY_MS = 10,       /* what must wait for a sleep or a wake is tried again */
-    SHORT_MS = 100       /* where the process has no descriptor left */
+    SHORT_MS = 100,      /* where the process has no descriptor left */
+    EXIT_MS = 1000       /* an exit waits no longer for what is being handled */
 };
 
-enum { SOCKET = 0, CHUNK = 1 }; /* slots of a guard */
+enum { SOCKET, CHUNK, NEWS }; /* slots of a guard */
 
 struct connection {
     struct connection *next; /* that came before */
@@ -48,7 +51,7 @@ struct connection {
 
 static struct {
     pthread_mutex_t lock;
-    struct tg__forkguard guard; /* SOCKET: where openers come */
+    struct tg__forkguard guard; /* SOCKET: where openers come; NEWS: what wakes the thread */
     struct connection *connections; /* the latest first */
     struct tg__vec polled;          /* the thread's */
     uint64_t given_ns;              /* the first token; 0: none, or somebody has opened one */
@@ -57,6 +60,7 @@ static struct {
 
 static _Atomic pid_t owner;  /* 0: it does not run */
 static _Atomic uint64_t own; /* its number */
+static atomic_bool is_ending; /* the process exits */
 
 _Atomic uint64_t tg__agent_patience_ms = 30000;
 
@@ -186,7 +190,8 @@ static void read_messages(struct connection *connection) {
 
     if (connection->is_waiting)
         connection->is_waiting = answer_open(connection, &connection->waiting.token) == -EAGAIN;
-    for (int i = 0; i < MESSAGES && !connection->is_waiting && !connection->is_over; i++) {
+    for (int i = 0; i < MESSAGES && !connection->is_waiting && !connection->is_over && !is_ending;
+         i++) {
         ssize_t length = recv(connection->guard.fds[SOCKET], &request, sizeof request,
                               MSG_DONTWAIT | MSG_TRUNC);
 
@@ -361,49 +366,94 @@ static int patience(void) {
     return wait_ms >= 0 && (uint64_t)wait_ms < warns_ns ? wait_ms : (int)warns_ns;
 }
 
-/* Where there is no memory for the list the rest is looked at in a while. */
-static void wait_for_news(void) {
+/* With lock. What the thread waits for, its own news first; where there is no memory for the list
+ * the rest is looked at in a while. Returns for how long. */
+static int list_news(void) {
+    const struct connection *each;
     struct pollfd *sockets;
-    size_t count = 0;
-    int wait_ms;
+    size_t count = 2;
+    int wait_ms = patience();
 
-    pthread_mutex_lock(&agent.lock);
-    wait_ms = patience();
-    for (const struct connection *each = agent.connections; each != NULL; each = each->next)
+    for (each = agent.connections; each != NULL; each = each->next)
         count++;
     agent.polled.count = 0;
-    if (tg__vec_room(&agent.polled, count + 1) != 0) {
-        count = agent.polled.capacity > 0 ? agent.polled.capacity - 1 : 0;
+    if (tg__vec_room(&agent.polled, count) != 0) {
+        count = agent.polled.capacity;
         wait_ms = RETRY_MS;
     }
     sockets = agent.polled.items;
-    for (const struct connection *each = agent.connections; each != NULL && count > 0;
-         each = each->next, count--)
+    if (count > 0)
+        sockets[agent.polled.count++] =
+            (struct pollfd){.fd = agent.guard.fds[NEWS], .events = POLLIN};
+    if (count > 1)
+        sockets[agent.polled.count++] = (struct pollfd){
+            .fd = agent.is_short ? -1 : agent.guard.fds[SOCKET], .events = POLLIN};
+    for (each = agent.connections; each != NULL && agent.polled.count < count; each = each->next)
         sockets[agent.polled.count++] = (struct pollfd){
             .fd = each->guard.fds[SOCKET], .events = each->is_waiting ? 0 : POLLIN};
-    if (!agent.is_short && agent.polled.count < agent.polled.capacity)
-        sockets[agent.polled.count++] =
-            (struct pollfd){.fd = agent.guard.fds[SOCKET], .events = POLLIN};
+    return wait_ms;
+}
+
+/* Between the list and the wait another thread may take what would have ended the wait. */
+static void wait_for_news(void) {
+    eventfd_t count;
+    int wait_ms;
+
+    pthread_mutex_lock(&agent.lock);
+    wait_ms = list_news();
     pthread_mutex_unlock(&agent.lock);
-    (void)poll(sockets, agent.polled.count, wait_ms);
+    (void)poll(agent.polled.items, agent.polled.count, wait_ms);
+    (void)!eventfd_read(agent.guard.fds[NEWS], &count);
+}
+
+/* With lock. Who asks is told at once that nobody answers any more; leases are left as they are,
+ * since openers have their blocks until they close them. */
+static void end_all(void) {
+    for (const struct connection *each = agent.connections; each != NULL; each = each->next)
+        (void)!shutdown(each->guard.fds[SOCKET], SHUT_WR);
+    tg__forkguard_close(&agent.guard, SOCKET);
 }
 
 static void *serve(void *unused) {
-    bool warns;
+    bool warns, ends = false;
 
     (void)unused;
-    for (;;) {
+    while (!ends) {
         wait_for_news();
         pthread_mutex_lock(&agent.lock);
-        handle_all();
-        accept_all();
-        take_out_ended();
-        warns = is_patience_over();
+        ends = is_ending;
+        if (ends) {
+            end_all();
+        } else {
+            handle_all();
+            accept_all();
+            take_out_ended();
+        }
+        warns = !ends && is_patience_over();
         pthread_mutex_unlock(&agent.lock);
         if (warns)
             warn();
     }
     return NULL;
+}
+
+/* At exit: what the thread asks, a driver above all, is taken down after this by handlers that were
+ * there before it. The wait has an end because the exiting thread may have been interrupted by a
+ * signal, in a call of ours with a lock. */
+static void stop(void) {
+    const struct timespec pause = {.tv_nsec = TG__NS_PER_MS};
+
+    if (owner != getpid())
+        return;
+    is_ending = true;
+    (void)!eventfd_write(agent.guard.fds[NEWS], 1);
+    for (int i = 0; i < EXIT_MS; i++) {
+        if (pthread_mutex_trylock(&agent.lock) == 0) {
+            pthread_mutex_unlock(&agent.lock);
+            return;
+        }
+        nanosleep(&pause, NULL);
+    }
 }
 
 /* ---- its beginning --------------------------------------------------------------------------- */
@@ -423,6 +473,16 @@ static int listen_to(uint64_t id) {
     return rc == 0 ? 0 : tg__fail(rc, "no agent can be started: no socket: %s", tg_error_text(rc));
 }
 
+static int make_news(void) {
+    int fd, rc;
+
+    tg__fork_hold();
+    fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    rc = fd >= 0 ? tg__forkguard_put(&agent.guard, NEWS, fd) : -errno;
+    tg__fork_release();
+    return rc == 0 ? 0 : tg__fail(rc, "no agent can be started: no event: %s", tg_error_text(rc));
+}
+
 static int start(void) {
     uint64_t id;
     pthread_t thread;
@@ -435,6 +495,8 @@ static int start(void) {
         rc = tg__fail(-errno, "no agent can be started: no random number");
     if (rc == 0)
         rc = listen_to(id);
+    if (rc == 0)
+        rc = make_news();
     if (rc == 0) {
         tg__vec_init(&agent.polled, sizeof(struct pollfd), NULL);
         agent.given_ns = tg__clock_ns();
@@ -444,11 +506,13 @@ static int start(void) {
     }
     if (rc != 0) {
         tg__forkguard_close(&agent.guard, SOCKET);
+        tg__forkguard_close(&agent.guard, NEWS);
         return rc;
     }
     pthread_detach(thread);
     own = id;
     owner = getpid();
+    (void)!atexit(stop); /* where there is no memory for it the system ends the connections */
     return 0;
 }
 
@@ -470,13 +534,24 @@ bool tg__agent_is_own(uint64_t id) {
     return owner != 0 && own == id;
 }
 
+/* With lock. Whether something is left to do whose message the thread will not see any more. */
+static bool leaves_work(void) {
+    const struct connection *each = agent.connections;
+
+    while (each != NULL && !each->is_waiting && !each->is_over)
+        each = each->next;
+    return each != NULL;
+}
+
 void tg__agent_look(void) {
     const struct tg_error before = *tg_last_error();
 
-    if (owner == 0 || owner != getpid())
+    if (owner == 0 || owner != getpid() || is_ending)
         return;
     pthread_mutex_lock(&agent.lock);
     handle_all();
+    if (leaves_work())
+        (void)!eventfd_write(agent.guard.fds[NEWS], 1);
     pthread_mutex_unlock(&agent.lock);
     tg__fail_as(&before);
 }

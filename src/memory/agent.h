@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent: one thread of this process, from its first token on, that answers who opens our
- * blocks. A connection is an opener; with it all its leases end. */
+ * blocks. A connection is an opener; with it all its leases end. When the process exits it answers
+ * nobody any more, from the exit handlers on that were there before it. */
 #ifndef TG_MEMORY_AGENT_H
 #define TG_MEMORY_AGENT_H
 

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -17,6 +18,8 @@
 
 void (*actor_system)(int call, uint64_t nth, bool after);
 uint64_t (*actor_system_failed)(void);
+int (*actor_other)(struct tg_memory *memory, void *place, const struct order *order,
+                   struct answer *answer);
 
 struct self {
     struct tg_device *device; /* a fault device */
@@ -256,7 +259,7 @@ static int act(struct self *self, const struct order *order, struct answer *answ
         tg__agent_patience_ms = order->number;
         return 0;
     default:
-        return -EINVAL;
+        return actor_other != NULL ? actor_other(self->memory, place, order, answer) : -EINVAL;
     }
 }
 
@@ -364,4 +367,23 @@ void actor_kill(struct actor *actor) {
     close(actor->child.in);
     close(actor->child.out);
     unlink(actor->err);
+}
+
+int actor_connect(const struct tg__token *token) {
+    struct sockaddr_un address;
+    socklen_t length = tg__token_address(token->agent, &address);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, length), 0);
+    return fd;
+}
+
+void actor_expect_end(int fd) {
+    struct pollfd socket = {.fd = fd, .events = POLLIN};
+    char byte;
+
+    ck_assert_int_eq(poll(&socket, 1, 60000), 1);
+    ck_assert_int_le(recv(fd, &byte, 1, 0), 0);
+    close(fd);
 }

@@ -35,7 +35,8 @@ enum act {
     ACT_UNREAD,    /* number: of those how many have something to be read */
     ACT_PATIENCE,  /* number: milliseconds until the agent warns */
     ACT_MUTE,      /* nobody reads its stderr any more, and there is no room in it */
-    ACT_END        /* closes everything; status 0 if nothing is left over */
+    ACT_END,       /* closes everything; status 0 if nothing is left over */
+    ACT_OTHERS     /* see actor_other */
 };
 
 enum { ACTOR_PLACES = 24, ACTOR_CROWD = 6, ACTOR_SIZE = 2 * GRANULE };
@@ -69,6 +70,10 @@ struct actor {
     char err[64]; /* where its stderr goes */
 };
 
+/* What a test adds: an act from ACT_OTHERS on; `place` as in the order. */
+extern int (*actor_other)(struct tg_memory *memory, void *place, const struct order *order,
+                          struct answer *answer);
+
 /* Whether a system call of that kind and number is to fail; set by a test with such calls. */
 extern void (*actor_system)(int call, uint64_t nth, bool after);
 extern uint64_t (*actor_system_failed)(void);
@@ -82,5 +87,10 @@ struct answer actor_must(struct actor *actor, struct order order);
 void actor_wait_for_free(struct actor *actor, uint64_t bytes);
 void actor_end(struct actor *actor);
 void actor_kill(struct actor *actor);
+
+/* Who is not one of ours: a connection to the token's agent. */
+int actor_connect(const struct tg__token *token);
+/* The other side ends it; closes it. */
+void actor_expect_end(int fd);
 
 #endif

@@ -547,26 +547,6 @@ START_TEST(forged_tokens_open_nothing) {
 }
 END_TEST
 
-static int connect_to(const struct tg__token *token) {
-    struct sockaddr_un address;
-    socklen_t length = tg__token_address(token->agent, &address);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, length), 0);
-    return fd;
-}
-
-/* The other side ends it. */
-static void expect_end(int fd) {
-    struct pollfd socket = {.fd = fd, .events = POLLIN};
-    char byte;
-
-    ck_assert_int_eq(poll(&socket, 1, 60000), 1);
-    ck_assert_int_le(recv(fd, &byte, 1, 0), 0);
-    close(fd);
-}
-
 START_TEST(garbage_ends_its_connection_alone) {
     struct tg__token token = make(0, 1);
     struct tg__request request = {.kind = 7, .token = token};
@@ -575,13 +555,13 @@ START_TEST(garbage_ends_its_connection_alone) {
 
     open_at(0, token);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        int fd = connect_to(&token);
+        int fd = actor_connect(&token);
 
         ck_assert_int_eq(send(fd, garbage, sizes[i], 0), (int)sizes[i]);
-        expect_end(fd);
+        actor_expect_end(fd);
     }
     for (uint32_t kind = 0; kind < 5; kind++) {
-        int fd = connect_to(&token);
+        int fd = actor_connect(&token);
 
         request.kind = kind;
         if (kind == TG__REQUEST_CLOSE || kind == TG__REQUEST_OPEN)
@@ -593,7 +573,7 @@ START_TEST(garbage_ends_its_connection_alone) {
         if (kind == TG__REQUEST_CLOSE || kind == TG__REQUEST_OPEN)
             close(fd);
         else
-            expect_end(fd);
+            actor_expect_end(fd);
     }
     actor_must(&opener, to(ACT_CHECK, 0, 1));
     ck_assert_str_eq(actor_must(&exporter, to(ACT_SLEEP, 0, 0)).text, stays(&opener));
@@ -605,7 +585,7 @@ END_TEST
 START_TEST(who_reads_no_answers_is_let_go) {
     struct tg__token token = make(0, 1);
     struct tg__request request = {.kind = TG__REQUEST_OPEN, .token = token};
-    int fd = connect_to(&token), sent = 0;
+    int fd = actor_connect(&token), sent = 0;
 
     request.token.generation += 1000;
     tg__token_seal(&request.token);
@@ -627,7 +607,7 @@ START_TEST(a_thousand_strangers_keep_nobody_out) {
 
     actor_must(&opener, to(ACT_HASTE, 0, 60000));
     for (int i = 0; i < STRANGERS; i++) {
-        fds[i] = connect_to(&token);
+        fds[i] = actor_connect(&token);
         if (i % 200 == 150) {
             open_at(0, token);
             actor_must(&opener, to(ACT_CHECK, 0, 1));

@@ -25,7 +25,7 @@
 enum {
     FAIL_SOCKET, FAIL_BIND, FAIL_LISTEN, FAIL_ACCEPT, FAIL_CONNECT, FAIL_SENDMSG, FAIL_SEND,
     FAIL_RECVMSG, FAIL_RECV, FAIL_POLL, FAIL_GETSOCKOPT, FAIL_THREAD, FAIL_CALLOC, FAIL_REALLOC,
-    FAIL_FCNTL, FAIL_RANDOM, FAIL_KINDS
+    FAIL_FCNTL, FAIL_RANDOM, FAIL_EVENT, FAIL_KINDS
 };
 
 static atomic_int armed = FAIL_KINDS;
@@ -83,6 +83,7 @@ WRAP(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *leng
      (fd, level, name, value, length), FAIL_GETSOCKOPT, ENOBUFS)
 WRAP(ssize_t, getrandom, (void *bytes, size_t size, unsigned flags), (bytes, size, flags),
      FAIL_RANDOM, EINTR)
+WRAP(int, eventfd, (unsigned count, int flags), (count, flags), FAIL_EVENT, EMFILE)
 
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                           void *(*run)(void *), void *argument);
@@ -202,7 +203,7 @@ static uint64_t go_through(struct order fault, bool is_openers) {
     stir(&exporter);
     actor_wait_for_free(&exporter, CAPACITY);
     wait_for_descriptors(&opener, of_opener);
-    wait_for_descriptors(&exporter, of_exporter + 1); /* where openers come */
+    wait_for_descriptors(&exporter, of_exporter + 2); /* where openers come, and what wakes it */
     actor_end(&opener);
     actor_end(&exporter);
     return count;

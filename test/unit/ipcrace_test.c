@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What of memory that other processes open happens between two steps of a call: a message that is
+ * taken while the agent is about to wait, an exit. The agent's thread is held at a system call and
+ * let go on, so nothing here is left to chance but the crowd at an exit. */
+#include "memory/agent.h"
+
+#include <poll.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "actors.h"
+#include "memory/import.h"
+#include "suite.h"
+
+#define OPTIONS "capacity=64MiB"
+#define CAPACITY (UINT64_C(64) * MIB)
+
+enum {
+    ACT_HOLD = ACT_OTHERS, /* number: enum place where the agent's thread stays; NOWHERE: go on */
+    ACT_HELD,       /* until it is */
+    ACT_LOOK,       /* as a sleep does */
+    ACT_TRY,        /* the first half of a wake, */
+    ACT_TRY_END,    /* and the second */
+    ACT_LINGER,     /* an exit waits in a handler that is older than the agent, until told */
+    ACT_EXIT,       /* no answer */
+    ACT_HAMMER      /* token: opens and closes it until its process has ended */
+};
+
+enum place { NOWHERE, AT_POLL, AT_SENDMSG };
+
+/* ---- holding the agent's thread -------------------------------------------------------------- */
+
+static atomic_int held_at;
+static atomic_bool is_held;
+
+static void nap(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static void pass(int place) {
+    if (held_at != place || gettid() == getpid())
+        return;
+    is_held = true;
+    while (held_at == place)
+        nap();
+    is_held = false;
+}
+
+/* The linker's names. */
+int __real_poll(struct pollfd *fds, nfds_t count, int wait_ms);
+int __wrap_poll(struct pollfd *fds, nfds_t count, int wait_ms);
+int __wrap_poll(struct pollfd *fds, nfds_t count, int wait_ms) {
+    if (wait_ms != 0) /* a look is under the agent's lock */
+        pass(AT_POLL);
+    return __real_poll(fds, count, wait_ms);
+}
+
+ssize_t __real_sendmsg(int fd, const struct msghdr *message, int flags);
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags) {
+    pass(AT_SENDMSG);
+    return __real_sendmsg(fd, message, flags);
+}
+
+/* ---- the other acts -------------------------------------------------------------------------- */
+
+static atomic_int *opened; /* by all who hammer */
+static int said[2], told[2];
+
+static void linger(void) {
+    char byte = 0;
+
+    ck_assert_int_eq(write(said[1], &byte, 1), 1);
+    ck_assert_int_eq(read(told[0], &byte, 1), 1);
+}
+
+static int wait_until_held(void) {
+    for (int i = 0; i < 60000 && !is_held; i++)
+        nap();
+    return is_held ? 0 : -ETIMEDOUT;
+}
+
+static int hammer(struct tg_memory *memory, const struct order *order) {
+    void *place;
+    int rc = 0;
+
+    while (rc == 0) {
+        rc = tg__import_open(memory, &order->token, &place);
+        if (rc == 0) {
+            atomic_fetch_add(opened, 1);
+            rc = tg_ipc_close(place);
+        }
+    }
+    return rc;
+}
+
+static int other(struct tg_memory *memory, void *place, const struct order *order,
+                 struct answer *answer) {
+    (void)place;
+    (void)answer;
+    switch ((int)order->act) {
+    case ACT_HOLD:
+        held_at = (int)order->number;
+        return 0;
+    case ACT_HELD:
+        return wait_until_held();
+    case ACT_LOOK:
+        tg__agent_look();
+        return 0;
+    case ACT_TRY:
+        return tg_memory_wake_try(memory, NULL, 10000, NULL);
+    case ACT_TRY_END:
+        tg_memory_wake_end(memory, 1);
+        return 0;
+    case ACT_LINGER:
+        return atexit(linger) == 0 ? 0 : -ENOMEM;
+    case ACT_EXIT:
+        exit(0);
+    case ACT_HAMMER:
+        return hammer(memory, order);
+    default:
+        return -EINVAL;
+    }
+}
+
+/* ---- the tests' own -------------------------------------------------------------------------- */
+
+static char *dir;
+static struct actor exporter, opener;
+
+static void set_up(void) {
+    dir = make_directory();
+    actor_other = other;
+    opened = mmap(NULL, sizeof *opened, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(opened, MAP_FAILED);
+    ck_assert_int_eq(pipe(said), 0);
+    ck_assert_int_eq(pipe(told), 0);
+    exporter = actor_start(OPTIONS);
+    opener = actor_start(OPTIONS);
+}
+
+static void tear_down(void) {
+    remove_directory(dir);
+}
+
+static void end_both(void) {
+    actor_end(&opener);
+    actor_end(&exporter);
+}
+
+static struct tg__token make(int place, uint64_t seed) {
+    actor_must(&exporter, to(ACT_ALLOC, place, ACTOR_SIZE));
+    actor_must(&exporter, to(ACT_WRITE, place, seed));
+    return actor_must(&exporter, to(ACT_TOKEN, place, 0)).token;
+}
+
+static struct order as(int act, int place, uint64_t number) {
+    return to((enum act)act, place, number);
+}
+
+static void ask(int fd, enum tg__request_kind kind, const struct tg__token *token) {
+    struct tg__request request = {.kind = kind, .token = *token};
+
+    ck_assert_int_eq(send(fd, &request, sizeof request, 0), (int)sizeof request);
+}
+
+static void expect_status(int fd, int status) {
+    struct pollfd socket = {.fd = fd, .events = POLLIN};
+    struct tg__reply reply;
+
+    ck_assert_msg(poll(&socket, 1, 60000) == 1, "no answer comes");
+    ck_assert_int_eq(recv(fd, &reply, sizeof reply, 0), (int)sizeof reply);
+    ck_assert_int_eq(reply.status, status);
+}
+
+/* A connection that is no stranger's any more, and the agent before a wait of which it is the only
+ * end. */
+static int hold_agent(const struct tg__token *token) {
+    struct tg__token none = *token;
+    int fd = actor_connect(token);
+
+    ask(fd, TG__REQUEST_OPEN, token);
+    expect_status(fd, 0);
+    actor_must(&exporter, as(ACT_HOLD, 0, AT_POLL));
+    none.generation += 1000;
+    tg__token_seal(&none);
+    ask(fd, TG__REQUEST_CLOSE, &none);
+    actor_must(&exporter, as(ACT_HELD, 0, 0));
+    return fd;
+}
+
+/* ---- what a look takes from the thread ------------------------------------------------------- */
+
+START_TEST(garbage_that_a_look_has_read_ends_its_connection) {
+    struct tg__token token = make(0, 1);
+    int fd = hold_agent(&token);
+
+    ck_assert_int_eq(send(fd, "garbage", 7, 0), 7);
+    actor_must(&exporter, as(ACT_LOOK, 0, 0));
+    actor_must(&exporter, as(ACT_HOLD, 0, NOWHERE));
+    actor_expect_end(fd);
+    end_both();
+}
+END_TEST
+
+START_TEST(an_open_that_a_look_has_read_is_answered_when_its_tag_is_awake) {
+    struct tg__token token = make(0, 1), other_token = make(1, 2);
+    int fd;
+
+    fd = hold_agent(&other_token);
+    actor_must(&exporter, to(ACT_SLEEP, 0, 0));
+    actor_must(&exporter, as(ACT_TRY, 0, 0));
+    ask(fd, TG__REQUEST_OPEN, &token);
+    actor_must(&exporter, as(ACT_LOOK, 0, 0));
+    actor_must(&exporter, as(ACT_HOLD, 0, NOWHERE));
+    actor_must(&exporter, as(ACT_TRY_END, 0, 0));
+    expect_status(fd, 0);
+    close(fd);
+    end_both();
+}
+END_TEST
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+/* Without an answer. */
+static void order_only(struct actor *actor, struct order order) {
+    ck_assert_int_eq(write(actor->child.out, &order, sizeof order), (int)sizeof order);
+}
+
+static struct answer answer_of(struct actor *actor) {
+    struct pollfd news = {.fd = actor->child.in, .events = POLLIN};
+    struct answer answer;
+
+    ck_assert_msg(poll(&news, 1, 60000) == 1, "an actor hangs");
+    ck_assert_int_eq(read(actor->child.in, &answer, sizeof answer), (int)sizeof answer);
+    return answer;
+}
+
+static void expect_exit(struct actor *actor) {
+    int status;
+
+    ck_assert_int_eq(waitpid(actor->child.pid, &status, 0), actor->child.pid);
+    ck_assert_msg(status == 0, "the exit ended with %#x", (unsigned)status);
+    close(actor->child.in);
+    close(actor->child.out);
+    unlink(actor->err);
+}
+
+/* What it would ask may be gone by then: it answers nobody, and says so to who asks. */
+START_TEST(an_agent_ends_before_what_it_stands_on) {
+    struct tg__token token, second;
+    struct pollfd news = {.fd = said[0], .events = POLLIN};
+
+    actor_must(&exporter, as(ACT_LINGER, 0, 0));
+    token = make(0, 1);
+    second = make(1, 2);
+    actor_must(&opener, to(ACT_HASTE, 0, 50000));
+    actor_must(&opener, to_open(0, token));
+    order_only(&exporter, as(ACT_EXIT, 0, 0));
+    ck_assert_int_eq(poll(&news, 1, 60000), 1);
+    ck_assert_int_eq(actor_do(&opener, to_open(1, second)).status, -ESTALE);
+    actor_must(&opener, to(ACT_CHECK, 0, 1));
+    ck_assert_int_eq(write(told[1], "", 1), 1);
+    expect_exit(&exporter);
+    actor_must(&opener, to(ACT_CHECK, 0, 1));
+    actor_must(&opener, to(ACT_CLOSE, 0, 0));
+    actor_wait_for_free(&opener, CAPACITY);
+    actor_end(&opener);
+}
+END_TEST
+
+/* In the middle of an answer that never ends. */
+START_TEST(an_exit_does_not_wait_for_a_stuck_agent) {
+    struct tg__token token = make(0, 1);
+
+    actor_must(&opener, to(ACT_HASTE, 0, 50000));
+    actor_must(&exporter, as(ACT_HOLD, 0, AT_SENDMSG));
+    order_only(&opener, to_open(0, token));
+    actor_must(&exporter, as(ACT_HELD, 0, 0));
+    order_only(&exporter, as(ACT_EXIT, 0, 0));
+    expect_exit(&exporter);
+    ck_assert_int_eq(answer_of(&opener).status, -ESTALE);
+    actor_wait_for_free(&opener, CAPACITY);
+    actor_end(&opener);
+}
+END_TEST
+
+START_TEST(a_process_exits_while_openers_come_and_go) {
+    enum { OPENERS = 3, OPENS = 60, ROUNDS = 8 };
+    struct actor crowd[OPENERS] = {opener, actor_start(OPTIONS), actor_start(OPTIONS)};
+
+    for (int round = 0; round < ROUNDS; round++) {
+        struct order order = {.act = (enum act)ACT_HAMMER, .token = make(0, 1)};
+
+        atomic_store(opened, 0);
+        for (int i = 0; i < OPENERS; i++) {
+            actor_must(&crowd[i], to(ACT_HASTE, 0, 50000));
+            order_only(&crowd[i], order);
+        }
+        for (int i = 0; i < 60000 && atomic_load(opened) < OPENS; i++)
+            nap();
+        ck_assert_int_ge(atomic_load(opened), OPENS);
+        order_only(&exporter, as(ACT_EXIT, 0, 0));
+        expect_exit(&exporter);
+        for (int i = 0; i < OPENERS; i++)
+            ck_assert_int_eq(answer_of(&crowd[i]).status, -ESTALE);
+        actor_wait_for_free(&crowd[0], CAPACITY);
+        exporter = actor_start(OPTIONS);
+    }
+    for (int i = 0; i < OPENERS; i++)
+        actor_end(&crowd[i]);
+    actor_end(&exporter);
+}
+END_TEST
+
+int main(void) {
+    TCase *cases = tcase_create("ipcrace");
+
+    tcase_add_checked_fixture(cases, set_up, tear_down);
+    tcase_set_timeout(cases, 100);
+    tcase_add_test(cases, garbage_that_a_look_has_read_ends_its_connection);
+    tcase_add_test(cases, an_open_that_a_look_has_read_is_answered_when_its_tag_is_awake);
+    tcase_add_test(cases, an_agent_ends_before_what_it_stands_on);
+    tcase_add_test(cases, an_exit_does_not_wait_for_a_stuck_agent);
+    tcase_add_test(cases, a_process_exits_while_openers_come_and_go);
+    return suite_run("ipcrace", cases);
+}
