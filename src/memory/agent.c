@@ -30,7 +30,7 @@ enum {
     STRANGERS = 64,      /* connections that have asked for nothing yet; more: the oldest goes */
     MESSAGES = 256,      /* of one connection before the next one's turn */
     STRANGER_MS = 10000, /* for so long one may say nothing */
-    RETRY_MS = 10,       /* what must wait for a sleep or a wake is tried again */
+    RETRY_MS = 10,       /* what must wait, for a sleep, a wake or memory, is tried again */
     SHORT_MS = 100,      /* where the process has no descriptor left */
     EXIT_MS = 1000       /* an exit waits no longer for what is being handled */
 };
@@ -44,7 +44,7 @@ struct connection {
     uint64_t since_ns;
     struct tg__lease *leases; /* by `beside` */
     struct tg__request waiting;
-    bool is_waiting; /* for its tag's motion to end */
+    bool is_waiting; /* for its tag's motion to end, or to be told */
     bool is_known;   /* has had a lease */
     bool is_over;
 };
@@ -78,13 +78,8 @@ static int lend_in(struct tg_memory *memory, void *argument) {
     return tg__export_lend(memory, question->token, question->lease, question->fd);
 }
 
-static int end_in(struct tg_memory *memory, void *argument) {
-    return tg__export_end(memory, argument);
-}
-
-/* A memory that is closed has forgotten it. */
 static void end_lease(struct tg__lease *lease) {
-    (void)!tg__scope_ask(end_in, lease);
+    tg__export_end(lease);
     free(lease);
 }
 
@@ -98,8 +93,9 @@ static struct tg__lease **find_lease(struct connection *connection, uint64_t gen
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* False: it cannot be told, and is let go. */
-static bool reply(struct connection *connection, const struct tg__reply *reply, int fd) {
+/* 0, -EAGAIN (the system is short of something; later), else it cannot be told. Who lets answers
+ * pile up is such a one, too: an opener reads each before it asks again. */
+static int reply(struct connection *connection, const struct tg__reply *reply, int fd) {
     char room[CMSG_SPACE(sizeof fd)] = {0};
     struct iovec part = {(void *)(uintptr_t)reply, sizeof *reply};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
@@ -113,8 +109,11 @@ static bool reply(struct connection *connection, const struct tg__reply *reply, 
         head->cmsg_len = CMSG_LEN(sizeof fd);
         memcpy(CMSG_DATA(head), &fd, sizeof fd);
     }
-    return sendmsg(connection->guard.fds[SOCKET], &message, MSG_DONTWAIT | MSG_NOSIGNAL) ==
-           (ssize_t)sizeof *reply;
+    if (sendmsg(connection->guard.fds[SOCKET], &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+        return 0;
+    return errno == ENOBUFS || errno == ENOMEM || errno == ETOOMANYREFS || errno == EINTR
+               ? -EAGAIN
+               : -EPIPE;
 }
 
 /* 0: it has it, and the descriptor for it is in the guard. */
@@ -147,20 +146,6 @@ static int lend(struct connection *connection, const struct tg__token *token) {
     return 0;
 }
 
-/* Errors: -EAGAIN (later). */
-static int answer_open(struct connection *connection, const struct tg__token *token) {
-    int rc = token->agent == own ? lend(connection, token) : -ENOENT;
-    struct tg__reply answer = {.status = rc, .generation = token->generation,
-                               .size_bytes = token->size_bytes};
-
-    if (rc == -EAGAIN)
-        return rc;
-    if (!reply(connection, &answer, connection->guard.fds[CHUNK]))
-        connection->is_over = true;
-    tg__forkguard_close(&connection->guard, CHUNK);
-    return 0;
-}
-
 static void answer_close(struct connection *connection, const struct tg__token *token) {
     struct tg__lease **at = find_lease(connection, token->generation), *lease = *at;
 
@@ -168,6 +153,25 @@ static void answer_close(struct connection *connection, const struct tg__token *
         return;
     *at = lease->beside;
     end_lease(lease);
+}
+
+/* Errors: -EAGAIN (later). A lease that nobody was told of ends at once, and no other with it: who
+ * has those has them still. */
+static int answer_open(struct connection *connection, const struct tg__token *token) {
+    int rc = token->agent == own ? lend(connection, token) : -ENOENT, sent;
+    struct tg__reply answer = {.status = rc, .generation = token->generation,
+                               .size_bytes = token->size_bytes};
+
+    if (rc == -EAGAIN)
+        return rc;
+    sent = reply(connection, &answer, connection->guard.fds[CHUNK]);
+    tg__forkguard_close(&connection->guard, CHUNK);
+    if (sent != 0 && rc == 0)
+        answer_close(connection, token);
+    if (sent == -EAGAIN)
+        return sent;
+    connection->is_over = sent != 0;
+    return 0;
 }
 
 static void answer(struct connection *connection, const struct tg__request *request) {
@@ -554,4 +558,13 @@ void tg__agent_look(void) {
         (void)!eventfd_write(agent.guard.fds[NEWS], 1);
     pthread_mutex_unlock(&agent.lock);
     tg__fail_as(&before);
+}
+
+/* One that does not run yet has lent nothing of it, and cannot any more: it is out of the list. */
+void tg__agent_leave(struct tg_memory *memory) {
+    if (owner == 0 || owner != getpid())
+        return;
+    pthread_mutex_lock(&agent.lock);
+    tg__exports_drop(memory);
+    pthread_mutex_unlock(&agent.lock);
 }

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct tg_memory;
+
 /* Starts it, if it does not run. *id: by which openers find it. Errors: TG_EFORKED (it is the
  * parent's), -ENOMEM, -EAGAIN (no thread), the system's. */
 int tg__agent_start(uint64_t *id);
@@ -17,6 +19,9 @@ bool tg__agent_is_own(uint64_t id);
  * an opener that closes, and then says so, is not found to have the block. Waits for nobody outside
  * this process. With none of the memory's locks but its turn. */
 void tg__agent_look(void);
+/* A memory that is out of the list of those that are asked is about to close: its leases end, and
+ * none ends later. With none of its locks. */
+void tg__agent_leave(struct tg_memory *memory);
 /* When nobody has opened anything for so long since the first token, that is said once. */
 extern _Atomic uint64_t tg__agent_patience_ms;
 

@@ -130,21 +130,18 @@ int tg__export_lend(struct tg_memory *memory, const struct tg__token *token,
     return rc;
 }
 
-int tg__export_end(struct tg_memory *memory, struct tg__lease *lease) {
+void tg__export_end(struct tg__lease *lease) {
+    struct tg_memory *memory = lease->memory;
     struct tg__lease **at;
 
-    if (lease->memory != memory)
-        return -ENOENT;
+    if (memory == NULL)
+        return;
     pthread_mutex_lock(&memory->lock);
-    if (lease->block != NULL) {
-        for (at = &lease->block->leases; *at != lease; at = &(*at)->next)
-            ;
-        *at = lease->next;
-        lease->block = NULL;
-        tg__memory_tidy(memory);
-    }
+    for (at = &lease->block->leases; *at != lease; at = &(*at)->next)
+        ;
+    *at = lease->next;
+    tg__memory_tidy(memory);
     pthread_mutex_unlock(&memory->lock);
-    return 0;
 }
 
 /* ---- what they keep -------------------------------------------------------------------------- */
@@ -215,12 +212,12 @@ size_t tg__exports_live(const struct tg_tag *tag) {
     return count;
 }
 
-void tg__exports_drop(struct tg_tag *tag) {
+static void drop(struct tg_tag *tag) {
     while (tag->kept.count > 0) {
         struct tg__block *block = tag->kept.items[tag->kept.count - 1];
 
         for (struct tg__lease *lease = block->leases; lease != NULL; lease = lease->next)
-            lease->block = NULL;
+            lease->memory = NULL;
         block->leases = NULL;
         if (!block->is_freed) {
             block->gate.is_shut = true;
@@ -228,4 +225,11 @@ void tg__exports_drop(struct tg_tag *tag) {
         }
         let_go(block);
     }
+}
+
+void tg__exports_drop(struct tg_memory *memory) {
+    pthread_mutex_lock(&memory->lock);
+    for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next)
+        drop(tag);
+    pthread_mutex_unlock(&memory->lock);
 }

@@ -12,8 +12,8 @@
 struct tg__lease {
     struct tg__lease *next;   /* of the block */
     struct tg__lease *beside; /* of the opener; the agent's */
-    struct tg_memory *memory;
-    struct tg__block *block; /* NULL: it is gone; under the memory's lock */
+    struct tg_memory *memory; /* NULL: it has closed; the agent's */
+    struct tg__block *block;  /* under the memory's lock */
     uint64_t generation;
     pid_t pid; /* the opener's, for people; 0: it is not seen from here */
 };
@@ -26,8 +26,8 @@ int tg__export_token(struct tg_memory *memory, uint64_t addr, struct tg__token *
  * -ENOMEM, the device's. */
 int tg__export_lend(struct tg_memory *memory, const struct tg__token *token,
                     struct tg__lease *lease, int *fd);
-/* The lease has ended, and is nobody's. Takes the lock. -ENOENT: it is another memory's. */
-int tg__export_end(struct tg_memory *memory, struct tg__lease *lease);
+/* The lease has ended, and is nobody's. Takes the lock. With the agent's. */
+void tg__export_end(struct tg__lease *lease);
 
 /* A kept block is freed: it goes when its leases have ended, behind its gate, which is shut. */
 void tg__export_free(struct tg__block *block);
@@ -35,7 +35,8 @@ void tg__export_free(struct tg__block *block);
 void tg__exports_look(struct tg_memory *memory);
 /* How many of the kept blocks are not freed. */
 size_t tg__exports_live(const struct tg_tag *tag);
-/* The memory is closed: leases end, and what they kept goes. */
-void tg__exports_drop(struct tg_tag *tag);
+/* The memory is about to close: leases end, and what they kept goes. Takes the lock. With the
+ * agent's. */
+void tg__exports_drop(struct tg_memory *memory);
 
 #endif

@@ -215,7 +215,7 @@ static int ask(struct import *import, uint64_t deadline_ns, struct tg__reply *re
         if (tg__peer_pause(deadline_ns) != 0)
             return TG_EBUSY;
     }
-    import->is_leased = rc == 0;
+    import->is_leased = rc == 0 || rc == -EMFILE;
     if (import->peer->is_spent)
         give_up(import);
     return rc;

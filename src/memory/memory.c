@@ -11,6 +11,7 @@
 #include "base/numa.h"
 #include "base/threads.h"
 #include "device/device.h"
+#include "memory/agent.h"
 #include "memory/export.h"
 #include "memory/import.h"
 
@@ -187,11 +188,10 @@ void tg_memory_close(struct tg_memory *memory) {
     tg__memory_unlist(memory);
     tg_memory_wake_end(memory, 0);
     tg__handback_end(memory);
+    tg__agent_leave(memory);
     pthread_mutex_lock(&memory->lock);
-    for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next) {
-        tg__exports_drop(tag);
+    for (struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next)
         retire_all(tag);
-    }
     tg__imports_drop(memory);
     tg__pages_free(memory);
     tg__limbo_settle(memory, TG__CLOSE_MS);

@@ -49,8 +49,10 @@ static int connect_to(const struct tg__peer *peer, uint64_t deadline_ns) {
     while (rc == 0 && connect(peer->guard.fds[TG__PEER_SOCKET], (struct sockaddr *)&address,
                               length) != 0) {
         if (errno != EAGAIN && errno != EINTR)
-            return tg__fail(errno == ECONNREFUSED ? -ESTALE : -errno,
-                            "the process whose memory it was has ended: %s", tg_error_text(-errno));
+            return errno == ECONNREFUSED
+                       ? tg__fail(-ESTALE, "the process whose memory it was has ended")
+                       : tg__fail(-errno, "the process whose memory it is cannot be reached: %s",
+                                  tg_error_text(-errno));
         rc = tg__peer_pause(deadline_ns);
     }
     return rc;
@@ -142,7 +144,8 @@ static bool has_chunk(const struct tg__peer *peer) {
     return peer->guard.fds[TG__PEER_CHUNK] >= 0;
 }
 
-/* 0, -EAGAIN, -ECONNRESET; an answer that is none, too, is the end of a peer. */
+/* 0, -EAGAIN, -ECONNRESET; an answer that is none, too, is the end of a peer. That a descriptor was
+ * sent and none has come is this process's own lack. */
 static int read_reply(struct tg__peer *peer, const struct tg__token *token,
                       struct tg__reply *reply) {
     ssize_t length = receive(peer, reply);
@@ -150,7 +153,7 @@ static int read_reply(struct tg__peer *peer, const struct tg__token *token,
     if (length < 0 && errno != ECONNRESET)
         return -EAGAIN;
     if (length != (ssize_t)sizeof *reply || reply->generation != token->generation ||
-        reply->status > 0 || (reply->status == 0) != has_chunk(peer)) {
+        reply->status > 0 || (reply->status != 0 && has_chunk(peer))) {
         tg__forkguard_close(&peer->guard, TG__PEER_CHUNK);
         return -ECONNRESET;
     }
@@ -194,6 +197,9 @@ int tg__peer_ask(struct tg__peer *peer, const struct tg__token *token, uint64_t 
         peer->is_spent = true;
         return rc;
     }
+    if (reply->status == 0 && !has_chunk(peer))
+        return tg__fail(-EMFILE, "the block is there, and this process has no descriptor left for "
+                        "it");
     if (reply->status == -ENOENT)
         return tg__fail(-ESTALE, "the block was freed by the process whose it was");
     if (reply->status != 0)

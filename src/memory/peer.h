@@ -27,8 +27,8 @@ struct tg__peer {
 int tg__peer_connect(uint64_t agent, uint64_t deadline_ns, struct tg__peer **peer);
 void tg__peer_close(struct tg__peer *peer);
 /* Asks for the token's block; its descriptor is in the guard then. Errors: -ECONNRESET (it has
- * gone, or has let us go: connect again), TG_EBUSY (not in time), those of the other side. All but
- * the last have spent the peer. */
+ * gone, or has let us go: connect again), TG_EBUSY (not in time): these have spent the peer;
+ * -EMFILE (the block is lent, and its descriptor has not come), those of the other side. */
 int tg__peer_ask(struct tg__peer *peer, const struct tg__token *token, uint64_t deadline_ns,
                  struct tg__reply *reply);
 /* That the token's block is closed. False: not now. That the other side has gone is success. */

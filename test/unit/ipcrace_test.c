@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What of memory that other processes open happens between two steps of a call: a message that is
- * taken while the agent is about to wait, an exit. The agent's thread is held at a system call and
- * let go on, so nothing here is left to chance but the crowd at an exit. */
+ * taken while the agent is about to wait, an exit, a close, a lack that lasts for one call. The
+ * agent's thread is held at a system call and let go on, so nothing here is left to chance but the
+ * crowd at an exit. */
 #include "memory/agent.h"
 
 #include <poll.h>
@@ -12,7 +13,9 @@
 #include <time.h>
 
 #include "actors.h"
+#include "memory/export.h"
 #include "memory/import.h"
+#include "memory/scope.h"
 #include "suite.h"
 
 #define OPTIONS "capacity=64MiB"
@@ -24,16 +27,20 @@ enum {
     ACT_LOOK,       /* as a sleep does */
     ACT_TRY,        /* the first half of a wake, */
     ACT_TRY_END,    /* and the second */
+    ACT_SHORT,      /* number: enum place where the next call is refused for want of something */
+    ACT_LEAVE,      /* place: lent, and ended while its memory leaves; number: blocks still kept */
+    ACT_GUEST,      /* token: of a block in a memory beside the actor's own, */
+    ACT_GUEST_ENDS, /* which is closed */
     ACT_LINGER,     /* an exit waits in a handler that is older than the agent, until told */
     ACT_EXIT,       /* no answer */
     ACT_HAMMER      /* token: opens and closes it until its process has ended */
 };
 
-enum place { NOWHERE, AT_POLL, AT_SENDMSG };
+enum place { NOWHERE, AT_POLL, AT_SENDMSG, AT_RECVMSG };
 
 /* ---- holding the agent's thread -------------------------------------------------------------- */
 
-static atomic_int held_at;
+static atomic_int held_at, short_at;
 static atomic_bool is_held;
 
 static void nap(void) {
@@ -49,6 +56,12 @@ static void pass(int place) {
     is_held = false;
 }
 
+static bool falls_short(int place) {
+    int wanted = place;
+
+    return atomic_compare_exchange_strong(&short_at, &wanted, NOWHERE);
+}
+
 /* The linker's names. */
 int __real_poll(struct pollfd *fds, nfds_t count, int wait_ms);
 int __wrap_poll(struct pollfd *fds, nfds_t count, int wait_ms);
@@ -62,7 +75,28 @@ ssize_t __real_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags) {
     pass(AT_SENDMSG);
+    if (falls_short(AT_SENDMSG)) {
+        errno = ENOBUFS;
+        return -1;
+    }
     return __real_sendmsg(fd, message, flags);
+}
+
+/* As the system where the process has no descriptor left: the message comes without. */
+ssize_t __real_recvmsg(int fd, struct msghdr *message, int flags);
+ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags);
+ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags) {
+    ssize_t length = __real_recvmsg(fd, message, flags);
+    const struct cmsghdr *head = length > 0 ? CMSG_FIRSTHDR(message) : NULL;
+    int sent;
+
+    if (head != NULL && falls_short(AT_RECVMSG)) {
+        memcpy(&sent, CMSG_DATA(head), sizeof sent);
+        close(sent);
+        message->msg_controllen = 0;
+        message->msg_flags |= MSG_CTRUNC;
+    }
+    return length;
 }
 
 /* ---- the other acts -------------------------------------------------------------------------- */
@@ -97,10 +131,47 @@ static int hammer(struct tg_memory *memory, const struct order *order) {
     return rc;
 }
 
+/* As a close of the memory and the agent's thread cross. */
+static int leave(struct tg_memory *memory, void *place, struct answer *answer) {
+    struct tg__token token = {.agent = 0};
+    struct tg__lease lease = {.pid = 0};
+    int fd, rc = tg__export_token(memory, (uintptr_t)place, &token);
+
+    if (rc == 0)
+        rc = tg__export_lend(memory, &token, &lease, &fd);
+    if (rc != 0)
+        return rc;
+    close(fd);
+    tg__memory_unlist(memory);
+    tg__export_end(&lease);
+    for (const struct tg_tag *tag = memory->tags; tag != NULL; tag = tag->next)
+        answer->number += tg__exports_live(tag);
+    return 0;
+}
+
+static struct tg_memory *guest;
+
+static int give_guest(const struct tg_memory *memory, struct answer *answer) {
+    unsigned char bytes[TG_IPC_TOKEN_BYTES];
+    struct tg_tag *tag;
+    void *block;
+    int rc = tg_memory_open(memory->device, NULL, &guest);
+
+    if (rc == 0)
+        rc = tg_tag_open(guest, "guest", NULL, &tag);
+    if (rc == 0)
+        rc = tg__tag_alloc(tag, ACTOR_SIZE, TG__CHUNK_OFFERED, &block);
+    if (rc != 0)
+        return rc;
+    tg__scope_list(guest);
+    content_write(block, ACTOR_SIZE, 3);
+    rc = tg_ipc_token(block, bytes);
+    memcpy(&answer->token, bytes, sizeof bytes);
+    return rc;
+}
+
 static int other(struct tg_memory *memory, void *place, const struct order *order,
                  struct answer *answer) {
-    (void)place;
-    (void)answer;
     switch ((int)order->act) {
     case ACT_HOLD:
         held_at = (int)order->number;
@@ -114,6 +185,16 @@ static int other(struct tg_memory *memory, void *place, const struct order *orde
         return tg_memory_wake_try(memory, NULL, 10000, NULL);
     case ACT_TRY_END:
         tg_memory_wake_end(memory, 1);
+        return 0;
+    case ACT_SHORT:
+        short_at = (int)order->number;
+        return 0;
+    case ACT_LEAVE:
+        return leave(memory, place, answer);
+    case ACT_GUEST:
+        return give_guest(memory, answer);
+    case ACT_GUEST_ENDS:
+        tg_memory_close(guest);
         return 0;
     case ACT_LINGER:
         return atexit(linger) == 0 ? 0 : -ENOMEM;
@@ -159,6 +240,13 @@ static struct tg__token make(int place, uint64_t seed) {
 
 static struct order as(int act, int place, uint64_t number) {
     return to((enum act)act, place, number);
+}
+
+/* What of the exporter's stays when it sleeps. */
+static void expect_kept(uint64_t bytes) {
+    actor_must(&exporter, to(ACT_SLEEP, 0, 0));
+    ck_assert_uint_eq(actor_must(&exporter, to(ACT_TAG, 0, 0)).number, bytes);
+    actor_must(&exporter, to(ACT_WAKE, 0, 0));
 }
 
 static void ask(int fd, enum tg__request_kind kind, const struct tg__token *token) {
@@ -223,7 +311,68 @@ START_TEST(an_open_that_a_look_has_read_is_answered_when_its_tag_is_awake) {
 }
 END_TEST
 
+/* ---- what is short for a moment -------------------------------------------------------------- */
+
+/* An answer that the system has no room for comes later, and ends nothing that is open. */
+START_TEST(an_answer_that_cannot_be_sent_yet_costs_no_lease) {
+    struct tg__token token = make(0, 1), second = make(1, 2);
+
+    actor_must(&opener, to_open(0, token));
+    actor_must(&exporter, as(ACT_SHORT, 0, AT_SENDMSG));
+    actor_must(&opener, to_open(1, second));
+    expect_kept(2 * ACTOR_SIZE);
+    actor_must(&opener, to(ACT_CHECK, 0, 1));
+    actor_must(&opener, to(ACT_CHECK, 1, 2));
+    actor_must(&opener, to(ACT_CLOSE, 0, 0));
+    actor_must(&opener, to(ACT_CLOSE, 1, 0));
+    expect_kept(0);
+    end_both();
+}
+END_TEST
+
+/* Whose process has no descriptor left for it gives the block back at once. */
+START_TEST(an_opener_without_a_descriptor_left_keeps_no_block) {
+    struct tg__token token = make(0, 1), second = make(1, 2);
+    struct answer answer;
+
+    actor_must(&opener, to_open(0, token));
+    actor_must(&opener, as(ACT_SHORT, 0, AT_RECVMSG));
+    answer = actor_do(&opener, to_open(1, second));
+    ck_assert_int_eq(answer.status, -EMFILE);
+    ck_assert_ptr_nonnull(strstr(answer.text, "no descriptor left"));
+    expect_kept(ACTOR_SIZE);
+    actor_must(&opener, to_open(1, second));
+    actor_must(&opener, to(ACT_CHECK, 1, 2));
+    actor_must(&opener, to(ACT_CLOSE, 1, 0));
+    expect_kept(ACTOR_SIZE);
+    actor_must(&opener, to(ACT_CHECK, 0, 1));
+    end_both();
+}
+END_TEST
+
 /* ---- ends ------------------------------------------------------------------------------------ */
+
+START_TEST(a_lease_that_ends_while_its_memory_closes_is_forgotten) {
+    make(0, 1);
+    ck_assert_uint_eq(actor_must(&exporter, as(ACT_LEAVE, 0, 0)).number, 0);
+    end_both();
+}
+END_TEST
+
+START_TEST(a_memory_closes_whose_blocks_others_have) {
+    struct tg__token token = make(0, 1);
+    struct tg__token of_guest = actor_must(&exporter, as(ACT_GUEST, 0, 0)).token;
+
+    actor_must(&opener, to_open(1, of_guest));
+    actor_must(&exporter, as(ACT_GUEST_ENDS, 0, 0));
+    actor_must(&opener, to(ACT_CHECK, 1, 3));
+    actor_must(&opener, to(ACT_CLOSE, 1, 0));
+    ck_assert_int_eq(actor_do(&opener, to_open(1, of_guest)).status, -ESTALE);
+    actor_must(&opener, to_open(0, token));
+    actor_must(&opener, to(ACT_CHECK, 0, 1));
+    end_both();
+}
+END_TEST
 
 /* Without an answer. */
 static void order_only(struct actor *actor, struct order order) {
@@ -323,6 +472,10 @@ int main(void) {
     tcase_set_timeout(cases, 100);
     tcase_add_test(cases, garbage_that_a_look_has_read_ends_its_connection);
     tcase_add_test(cases, an_open_that_a_look_has_read_is_answered_when_its_tag_is_awake);
+    tcase_add_test(cases, an_answer_that_cannot_be_sent_yet_costs_no_lease);
+    tcase_add_test(cases, an_opener_without_a_descriptor_left_keeps_no_block);
+    tcase_add_test(cases, a_lease_that_ends_while_its_memory_closes_is_forgotten);
+    tcase_add_test(cases, a_memory_closes_whose_blocks_others_have);
     tcase_add_test(cases, an_agent_ends_before_what_it_stands_on);
     tcase_add_test(cases, an_exit_does_not_wait_for_a_stuck_agent);
     tcase_add_test(cases, a_process_exits_while_openers_come_and_go);
