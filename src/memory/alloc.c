@@ -175,6 +175,8 @@ static int make_chunk(struct making *making) {
         pthread_mutex_lock(&tag->memory->lock);
         if (chunk->is_charged)
             tag->chunk_bytes += chunk->range.size_bytes;
+        if (rc == 0) /* peers that came meanwhile did not find it in a table */
+            rc = tg__chunk_access(chunk);
         if (rc == 0)
             place(making);
         else

@@ -28,6 +28,7 @@ struct import {
     struct tg__peer *peer;
     uint32_t count; /* opens that were not closed; 0: on its way out */
     bool is_mapped, is_leased;
+    uint64_t granted; /* devices that have access beside the memory's own */
     struct tg__gate gate;
 };
 
@@ -233,17 +234,34 @@ static int map(struct import *import, uint64_t size_bytes) {
         import->range.size_bytes = size_bytes;
         rc = ops->import_fd(memory->device, fd, size_bytes, &import->chunk);
     }
-    if (rc != 0)
+    if (rc != 0) {
         import->chunk = 0;
-    else
-        rc = ops->map(memory->device, import->range.addr, import->chunk,
-                      atomic_load(&memory->peers));
+    } else {
+        import->granted = atomic_load(&memory->peers);
+        rc = ops->map(memory->device, import->range.addr, import->chunk, import->granted);
+    }
     import->is_mapped = rc == 0;
     tg__forkguard_close(&import->peer->guard, TG__PEER_CHUNK);
     return tg__memory_note(memory, rc);
 }
 
-/* With turn. Whatever fails, what it has so far is on its way out. */
+/* With lock. The memory's peers have access to what is mapped. */
+static int let_peers_in(struct import *import) {
+    struct tg_memory *memory = import->memory;
+    uint64_t peers_now = atomic_load(&memory->peers);
+    int rc;
+
+    if (!import->is_mapped || (peers_now & ~import->granted) == 0)
+        return 0;
+    rc = memory->ops->access(memory->device, import->range.addr, import->range.size_bytes,
+                             peers_now);
+    if (rc == 0)
+        import->granted = peers_now;
+    return tg__memory_note(memory, rc);
+}
+
+/* With turn. Whatever fails, what it has so far is on its way out. A peer that came while it was
+ * mapped is let in here, and one that comes later finds it in the list. */
 static int open_new(struct import *import, uint64_t deadline_ns) {
     int rc = wait_for_way(import->memory, &import->token, deadline_ns);
     struct tg__reply reply;
@@ -253,8 +271,10 @@ static int open_new(struct import *import, uint64_t deadline_ns) {
         rc = ask(import, deadline_ns, &reply);
     if (rc == 0)
         rc = map(import, reply.size_bytes);
-    why = *tg_last_error();
     pthread_mutex_lock(&lock);
+    if (rc == 0)
+        rc = let_peers_in(import);
+    why = *tg_last_error();
     import->count = rc == 0;
     import->next = imports;
     imports = import;
@@ -314,16 +334,13 @@ int tg__import_open(struct tg_memory *memory, const struct tg__token *token, voi
 
 /* ---- for the rest of the memory -------------------------------------------------------------- */
 
-int tg__imports_access(struct tg_memory *memory, uint64_t devices) {
+int tg__imports_access(struct tg_memory *memory) {
     int rc = 0;
 
     pthread_mutex_lock(&lock);
-    for (const struct import *each = imports; each != NULL; each = each->next) {
-        int result = 0;
+    for (struct import *each = imports; each != NULL; each = each->next) {
+        int result = each->memory == memory ? let_peers_in(each) : 0;
 
-        if (each->memory == memory && each->is_mapped)
-            result = memory->ops->access(memory->device, each->range.addr,
-                                         each->range.size_bytes, devices);
         rc = rc != 0 ? rc : result;
     }
     pthread_mutex_unlock(&lock);

@@ -10,8 +10,8 @@
 int tg__import_open(struct tg_memory *memory, const struct tg__token *token, void **addr);
 /* Takes further steps with what is on its way out of this memory's device. With its lock. */
 void tg__imports_retry(struct tg_memory *memory);
-/* Other devices may have what is mapped on this one, too. Errors: the device's, for some. */
-int tg__imports_access(struct tg_memory *memory, uint64_t devices);
+/* The memory has new peers, which may have what is mapped there. Errors: the device's, for some. */
+int tg__imports_access(struct tg_memory *memory);
 /* The memory is closed: what it has goes. With its lock. */
 void tg__imports_drop(struct tg_memory *memory);
 

@@ -126,7 +126,7 @@ static int let_peers_in(struct tg_memory *memory, uint64_t devices) {
     atomic_fetch_or(&memory->peers, devices);
     rc = let_into(memory);
     pthread_mutex_unlock(&memory->lock);
-    return rc != 0 ? rc : tg__imports_access(memory, devices);
+    return rc != 0 ? rc : tg__imports_access(memory);
 }
 
 /* -ENOENT, so that all memories are asked, unless one fails. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What of memory that other processes open happens between two steps of a call: a message that is
- * taken while the agent is about to wait, an exit, a close, a lack that lasts for one call. The
- * agent's thread is held at a system call and let go on, so nothing here is left to chance but the
- * crowd at an exit. */
+ * taken while the agent is about to wait, a peer that comes while a block is mapped, an exit, a
+ * close, a lack that lasts for one call. The agent's thread is held at a system call and let go on,
+ * so nothing here is left to chance but the crowd at an exit. */
 #include "memory/agent.h"
 
 #include <poll.h>
@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "actors.h"
+#include "base/error.h"
 #include "memory/export.h"
 #include "memory/import.h"
 #include "memory/scope.h"
@@ -28,6 +29,8 @@ enum {
     ACT_TRY,        /* the first half of a wake, */
     ACT_TRY_END,    /* and the second */
     ACT_SHORT,      /* number: enum place where the next call is refused for want of something */
+    ACT_PEER_COMES, /* while the next block is mapped; number: what its device says to that */
+    ACT_REACHED,    /* number: devices that were given access since */
     ACT_LEAVE,      /* place: lent, and ended while its memory leaves; number: blocks still kept */
     ACT_GUEST,      /* token: of a block in a memory beside the actor's own, */
     ACT_GUEST_ENDS, /* which is closed */
@@ -97,6 +100,52 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags) {
         message->msg_flags |= MSG_CTRUNC;
     }
     return length;
+}
+
+/* ---- a peer that comes ----------------------------------------------------------------------- */
+
+enum { PEER = 1 << 5 };
+
+static const struct tg_device_ops *device_ops;
+static struct tg_device_ops peer_ops;
+static struct tg_memory *peer_memory;
+static uint64_t reached;
+static int refusal;
+
+/* What cudaDeviceEnablePeerAccess does in another thread, but for what is in a table already. */
+static int map_as_a_peer_comes(struct tg_device *device, uint64_t addr, uint64_t chunk,
+                               uint64_t devices) {
+    int rc = device_ops->map(device, addr, chunk, devices & ~(uint64_t)PEER);
+
+    atomic_fetch_or(&peer_memory->peers, PEER);
+    ck_assert_int_eq(tg__imports_access(peer_memory), 0);
+    return rc;
+}
+
+static int note_access(struct tg_device *device, uint64_t addr, uint64_t size_bytes,
+                       uint64_t devices) {
+    int rc = refusal;
+
+    (void)device;
+    (void)addr;
+    (void)size_bytes;
+    refusal = 0;
+    reached |= rc == 0 ? devices : 0;
+    return rc == 0 ? 0 : tg__fail(rc, "no peer is let in");
+}
+
+static void let_peer_come(struct tg_memory *memory, int answer) {
+    if (peer_memory == NULL) {
+        peer_memory = memory;
+        device_ops = memory->ops;
+        peer_ops = *device_ops;
+        peer_ops.map = map_as_a_peer_comes;
+        peer_ops.access = note_access;
+        memory->ops = &peer_ops;
+    }
+    atomic_store(&memory->peers, 0);
+    reached = 0;
+    refusal = answer;
 }
 
 /* ---- the other acts -------------------------------------------------------------------------- */
@@ -188,6 +237,12 @@ static int other(struct tg_memory *memory, void *place, const struct order *orde
         return 0;
     case ACT_SHORT:
         short_at = (int)order->number;
+        return 0;
+    case ACT_PEER_COMES:
+        let_peer_come(memory, (int)order->number);
+        return 0;
+    case ACT_REACHED:
+        answer->number = reached;
         return 0;
     case ACT_LEAVE:
         return leave(memory, place, answer);
@@ -350,6 +405,39 @@ START_TEST(an_opener_without_a_descriptor_left_keeps_no_block) {
 }
 END_TEST
 
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+START_TEST(a_peer_that_comes_while_a_block_is_opened_has_access) {
+    struct tg__token token = make(0, 1);
+
+    actor_must(&opener, as(ACT_PEER_COMES, 0, 0));
+    actor_must(&opener, to_open(0, token));
+    ck_assert_uint_eq(actor_must(&opener, as(ACT_REACHED, 0, 0)).number, PEER);
+    actor_must(&opener, to(ACT_CHECK, 0, 1));
+    end_both();
+}
+END_TEST
+
+START_TEST(a_block_that_a_peer_is_refused_is_not_open) {
+    struct tg__token token = make(0, 1);
+
+    actor_must(&opener, as(ACT_PEER_COMES, 0, (uint64_t)-EIO));
+    ck_assert_int_eq(actor_do(&opener, to_open(0, token)).status, -EIO);
+    expect_kept(0);
+    actor_must(&opener, to_open(0, token));
+    actor_must(&opener, to(ACT_CHECK, 0, 1));
+    end_both();
+}
+END_TEST
+
+START_TEST(a_peer_that_comes_while_a_block_is_made_has_access) {
+    actor_must(&opener, as(ACT_PEER_COMES, 0, 0));
+    actor_must(&opener, to(ACT_ALLOC, 0, ACTOR_SIZE));
+    ck_assert_uint_eq(actor_must(&opener, as(ACT_REACHED, 0, 0)).number, PEER);
+    end_both();
+}
+END_TEST
+
 /* ---- ends ------------------------------------------------------------------------------------ */
 
 START_TEST(a_lease_that_ends_while_its_memory_closes_is_forgotten) {
@@ -474,6 +562,9 @@ int main(void) {
     tcase_add_test(cases, an_open_that_a_look_has_read_is_answered_when_its_tag_is_awake);
     tcase_add_test(cases, an_answer_that_cannot_be_sent_yet_costs_no_lease);
     tcase_add_test(cases, an_opener_without_a_descriptor_left_keeps_no_block);
+    tcase_add_test(cases, a_peer_that_comes_while_a_block_is_opened_has_access);
+    tcase_add_test(cases, a_block_that_a_peer_is_refused_is_not_open);
+    tcase_add_test(cases, a_peer_that_comes_while_a_block_is_made_has_access);
     tcase_add_test(cases, a_lease_that_ends_while_its_memory_closes_is_forgotten);
     tcase_add_test(cases, a_memory_closes_whose_blocks_others_have);
     tcase_add_test(cases, an_agent_ends_before_what_it_stands_on);
