@@ -90,14 +90,22 @@ bool tg__device_wait(int device, const void *caller, int *result) {
     return *result == 0;
 }
 
-/* In every mode: the block may be older than that. It is freed whatever the wait answers. */
+/* The library, if this is a block of ours, whose device is told; else NULL. In every mode: the
+ * block may be older than that. */
+static const struct tg__library *owner_of(const void *addr, int *device) {
+    const struct tg__library *library = addr == NULL ? NULL : tg__library_opened();
+
+    return library != NULL && library->find(addr, device) == 0 ? library : NULL;
+}
+
+/* The block is freed whatever the wait answers. */
 int tg__hook_free(void *addr) {
     const void *caller = TG__CALLER();
-    const struct tg__library *library = addr == NULL ? NULL : tg__library_opened();
-    tg__free_fn next;
     int device, result;
+    const struct tg__library *library = owner_of(addr, &device);
+    tg__free_fn next;
 
-    if (library != NULL && library->find(addr, &device) == 0) {
+    if (library != NULL) {
         bool is_idle = tg__device_wait(device, caller, &result);
 
         if ((is_idle ? library->free_idle(addr) : library->free(addr)) == 0)
@@ -107,35 +115,29 @@ int tg__hook_free(void *addr) {
     return next == NULL ? TG__RUNTIME_NOT_INITIALIZED : next(addr);
 }
 
-/* True: it was a block of ours, which rests until all that the device has been given has ended: so
- * its stream's work is too. *result is the answer. */
-static bool free_later(void *addr, const void *caller, int *result) {
-    const struct tg__library *library = addr == NULL ? NULL : tg__library_opened();
-    int device;
-
-    if (library == NULL || library->find(addr, &device) != 0)
-        return false;
-    *result = tg__context_make(caller);
-    return *result != 0 || library->free(addr) == 0;
-}
-
-/* The runtime takes what cudaMalloc gave here, too. In every mode, as a free. */
-int tg__hook_free_async(void *addr, void *stream) {
-    const void *caller = TG__CALLER();
-    tg__free_async_fn next = TG__NEXT(free_async);
-    int result;
+/* The runtime takes what cudaMalloc gave here, too. A block of ours rests until all that the device
+ * has been given has ended: so its stream's work is over by then. */
+static int free_later(void *addr, void *stream, const void *caller, tg__free_async_fn next) {
+    const struct tg__library *library;
+    int device, result;
 
     if (next == NULL)
         return TG__RUNTIME_NOT_INITIALIZED;
-    return free_later(addr, caller, &result) ? result : next(addr, stream);
+    library = owner_of(addr, &device);
+    if (library == NULL)
+        return next(addr, stream);
+    result = tg__context_make(caller);
+    return result != 0 || library->free(addr) == 0 ? result : next(addr, stream);
+}
+
+int tg__hook_free_async(void *addr, void *stream) {
+    const void *caller = TG__CALLER();
+
+    return free_later(addr, stream, caller, TG__NEXT(free_async));
 }
 
 int tg__hook_free_async_own(void *addr, void *stream) {
     const void *caller = TG__CALLER();
-    tg__free_async_own_fn next = TG__NEXT(free_async_own);
-    int result;
 
-    if (next == NULL)
-        return TG__RUNTIME_NOT_INITIALIZED;
-    return free_later(addr, caller, &result) ? result : next(addr, stream);
+    return free_later(addr, stream, caller, TG__NEXT(free_async_own));
 }
