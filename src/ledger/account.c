@@ -119,8 +119,8 @@ static void record(struct tg_tenant *tenant, const char *tag, const struct tg__t
 void tg_tenant_commit(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,
                       uint64_t woken_bytes) {
     record(tenant, tag, &(struct tg__tag_change){.occupied_more = size_bytes,
-                                         .reserved_less = size_bytes,
-                                         .asleep_less = woken_bytes});
+                                                 .reserved_less = size_bytes,
+                                                 .asleep_less = woken_bytes});
 }
 
 void tg_tenant_cancel(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
@@ -172,7 +172,7 @@ void tg_tenant_declare(struct tg_tenant *tenant, const char *tag, uint64_t occup
 
 void tg_tenant_host_commit(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes) {
     record(tenant, tag, &(struct tg__tag_change){.host_reserved_less = size_bytes,
-                                         .host_touched_more = size_bytes});
+                                                 .host_touched_more = size_bytes});
 }
 
 void tg_tenant_host_give(struct tg_tenant *tenant, const char *tag, uint64_t size_bytes,

@@ -87,15 +87,6 @@ void tg__group_tell(struct tg__slot *slot, const struct tg__failure_row *why) {
     tg__record_publish(&slot->failure, why, sizeof *why);
 }
 
-/* What people are told has no control characters, whatever the file has. */
-static void clean(char *text, size_t text_bytes) {
-    text[text_bytes - 1] = '\0';
-    for (; *text != '\0'; text++) {
-        if (*text < ' ' || *text > '~')
-            *text = '?';
-    }
-}
-
 /* Also of who has left, or is dead and forgotten: no other failure has this generation. */
 bool tg__group_told(const struct tg__ledger_body *body, uint32_t group, uint64_t generation,
                     bool deaths_only, struct tg__failure_row *why) {
@@ -115,8 +106,8 @@ bool tg__group_told(const struct tg__ledger_body *body, uint32_t group, uint64_t
     tg__fail_as(&before); /* one in motion has left its sentence */
     if (!is_told)
         return false;
-    clean(why->who, sizeof why->who);
-    clean(why->text, sizeof why->text);
+    tg__text_clean(why->who, sizeof why->who);
+    tg__text_clean(why->text, sizeof why->text);
     why->status = why->status < 0 ? why->status : TG_EGROUP;
     return true;
 }

@@ -172,6 +172,14 @@ void tg__row_name(const struct tg__tenant_row *row, char *text, size_t text_byte
         snprintf(text, text_bytes, "%s", row->name);
 }
 
+void tg__text_clean(char *text, size_t text_bytes) {
+    text[text_bytes - 1] = '\0';
+    for (; *text != '\0'; text++) {
+        if (*text < ' ' || *text > '~')
+            *text = '?';
+    }
+}
+
 void tg__ledger_name_of(const void *body, uint32_t ticket, char *text, size_t text_bytes) {
     const struct tg__ledger_body *ledger = body;
     struct tg__tenant_row row;

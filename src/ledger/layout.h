@@ -154,6 +154,8 @@ uint64_t tg__row_host(const struct tg__tenant_row *row, bool only_untouched);
 
 /* "trainer rank 0" or "rollout". */
 void tg__row_name(const struct tg__tenant_row *row, char *text, size_t text_bytes);
+/* What people are shown ends, and has no control characters, whatever the file has. */
+void tg__text_clean(char *text, size_t text_bytes);
 
 /* For sentences about the lock. */
 void tg__ledger_name_of(const void *body, uint32_t ticket, char *text, size_t text_bytes);

@@ -8,13 +8,9 @@
 #include "ledger/group.h"
 #include "ledger/tenant.h"
 
-/* What people are shown has no control characters, whatever the file has. */
 static void copy_text(char *to, const char *from, size_t text_bytes) {
     memcpy(to, from, text_bytes);
-    for (size_t i = 0; i < text_bytes && to[i] != '\0'; i++) {
-        if (to[i] < ' ' || to[i] > '~')
-            to[i] = '?';
-    }
+    tg__text_clean(to, text_bytes);
 }
 
 static void tag_view(const struct tg__tag_row *row, struct tg_tag_view *view) {
