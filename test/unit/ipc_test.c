@@ -7,11 +7,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "actors.h"
 #include "base/map.h"
-#include "suite.h"
+#include "ipcpair.h"
 
-#define OPTIONS "capacity=64MiB"
 #define CAPACITY (UINT64_C(64) * MIB)
 
 static struct order alloc_in(int place, const char *tag) {
@@ -19,31 +17,6 @@ static struct order alloc_in(int place, const char *tag) {
 
     snprintf(order.text, sizeof order.text, "%s", tag);
     return order;
-}
-
-static char *dir;
-static struct actor exporter, opener;
-
-static void set_up(void) {
-    dir = make_directory();
-    exporter = actor_start(OPTIONS);
-    opener = actor_start(OPTIONS);
-}
-
-static void tear_down(void) {
-    remove_directory(dir);
-}
-
-static void end_both(void) {
-    actor_end(&opener);
-    actor_end(&exporter);
-}
-
-/* A block of the exporter, full of this seed. */
-static struct tg__token make(int place, uint64_t seed) {
-    actor_must(&exporter, to(ACT_ALLOC, place, ACTOR_SIZE));
-    actor_must(&exporter, to(ACT_WRITE, place, seed));
-    return actor_must(&exporter, to(ACT_TOKEN, place, 0)).token;
 }
 
 static uint64_t open_at(int place, struct tg__token token) {
@@ -677,7 +650,7 @@ END_TEST
 int main(void) {
     TCase *cases = tcase_create("ipc");
 
-    tcase_add_checked_fixture(cases, set_up, tear_down);
+    tcase_add_checked_fixture(cases, set_up_both, tear_down);
     tcase_set_timeout(cases, 100);
     tcase_add_test(cases, both_see_the_same_bytes);
     tcase_add_test(cases, a_block_has_one_token);

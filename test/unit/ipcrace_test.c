@@ -12,14 +12,12 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "actors.h"
 #include "base/error.h"
+#include "ipcpair.h"
 #include "memory/export.h"
 #include "memory/import.h"
 #include "memory/scope.h"
-#include "suite.h"
 
-#define OPTIONS "capacity=64MiB"
 #define CAPACITY (UINT64_C(64) * MIB)
 
 enum {
@@ -264,33 +262,13 @@ static int other(struct tg_memory *memory, void *place, const struct order *orde
 
 /* ---- the tests' own -------------------------------------------------------------------------- */
 
-static char *dir;
-static struct actor exporter, opener;
-
 static void set_up(void) {
-    dir = make_directory();
     actor_other = other;
     opened = mmap(NULL, sizeof *opened, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(opened, MAP_FAILED);
     ck_assert_int_eq(pipe(said), 0);
     ck_assert_int_eq(pipe(told), 0);
-    exporter = actor_start(OPTIONS);
-    opener = actor_start(OPTIONS);
-}
-
-static void tear_down(void) {
-    remove_directory(dir);
-}
-
-static void end_both(void) {
-    actor_end(&opener);
-    actor_end(&exporter);
-}
-
-static struct tg__token make(int place, uint64_t seed) {
-    actor_must(&exporter, to(ACT_ALLOC, place, ACTOR_SIZE));
-    actor_must(&exporter, to(ACT_WRITE, place, seed));
-    return actor_must(&exporter, to(ACT_TOKEN, place, 0)).token;
+    set_up_both();
 }
 
 static struct order as(int act, int place, uint64_t number) {
