@@ -227,16 +227,13 @@ tell({item.item: item.size_bytes // MIB for item in account.items()}, states)
     assert seen[1] == ["active_allocated", "plug", "active_allocated", "plug"]
 
 
-def test_ctrl_c_in_a_refill_frees_no_plug_twice(trimmed):
-    """By then it may be a tensor's memory. The next refill goes on where that one was."""
+def interrupted_at_any_line(trimmed, *lines):
+    """A round of these, with Ctrl-C one line later each time, leaves all as without it."""
     seen = trimmed("""
 import ctrl_c
 wrong, after, came = [], 1, True
 while came:
-    tidegate.trim()
-    came = ctrl_c.interrupted(tidegate.refill, after, trimming, undisturbed)
-    reused = [world.tensor(7 * MIB, 9)]
-    tidegate.refill()
+    """ + "\n    ".join(lines) + """
     if world.raw or not world.holds(first, last, *reused) or free() > 108:
         wrong.append(after)
     world.drop(*reused)
@@ -245,6 +242,14 @@ while came:
 tell(wrong, after > 10, free())
 """)
     assert seen == [[], True, 108]
+
+
+def test_ctrl_c_in_a_refill_frees_no_plug_twice(trimmed):
+    """By then it may be a tensor's memory. The next refill goes on where that one was."""
+    interrupted_at_any_line(
+        trimmed, "tidegate.trim()",
+        "came = ctrl_c.interrupted(tidegate.refill, after, trimming, undisturbed)",
+        "reused = [world.tensor(7 * MIB, 9)]", "tidegate.refill()")
 
 
 # A job in the background is started with the signal ignored, and its Python leaves it so.
@@ -295,22 +300,9 @@ tell(came, len(world.raw), live(), free(), tidegate.trim().gained_bytes // MIB,
 
 
 def test_ctrl_c_in_a_trim_leaves_nothing_plugged_after_the_next_refill(trimmed):
-    """At any line."""
-    seen = trimmed("""
-import ctrl_c
-wrong, after, came = [], 1, True
-while came:
-    came = ctrl_c.interrupted(tidegate.trim, after, trimming, undisturbed)
-    tidegate.refill()
-    reused = [world.tensor(7 * MIB, 9)]
-    if world.raw or not world.holds(first, last, *reused) or free() > 108:
-        wrong.append(after)
-    world.drop(*reused)
-    world.card.empty_cache()
-    after += 1
-tell(wrong, after > 10, free())
-""")
-    assert seen == [[], True, 108]
+    interrupted_at_any_line(
+        trimmed, "came = ctrl_c.interrupted(tidegate.trim, after, trimming, undisturbed)",
+        "tidegate.refill()", "reused = [world.tensor(7 * MIB, 9)]")
 
 
 def test_in_a_program_on_two_gpus_the_current_one_is_trimmed(trimmed):
