@@ -176,28 +176,6 @@ static void heed(struct tg_tenant *tenant, const struct others *others, bool is_
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* As in reserve.c: the change is noted and the sign put up before each look but the first. */
-static uint32_t begin_look(struct tg_tenant *tenant, bool may_sleep) {
-    uint32_t seen = atomic_load_explicit(&tenant->device->change, memory_order_acquire);
-
-    if (may_sleep)
-        atomic_store_explicit(&tenant->device->has_waiters, 1, memory_order_seq_cst);
-    return seen;
-}
-
-static void rest(struct tg_tenant *tenant, uint32_t seen, uint64_t deadline_ns) {
-    uint64_t now_ns = tg__clock_ns();
-    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-
-    if (left_ns > 0)
-        tg__shm_wait(&tenant->device->change, seen,
-                     left_ns < TG__POLL_NS ? left_ns : TG__POLL_NS);
-}
-
-static bool is_passing(int status) {
-    return status == TG_EHELD || status == TG_EMOTION;
-}
-
 /* Under the file's lock: the dead first, since a group that one of them is in gathers no more. */
 static int look_locked(struct tg_tenant *tenant, const struct tg__group_params *params) {
     int rc = tg__tenant_check_joined(tenant);
@@ -238,17 +216,17 @@ static int not_come(int status) {
 static int gather(struct tg_tenant *tenant, const struct tg__group_params *params,
                   uint64_t deadline_ns) {
     for (bool may_sleep = false;; may_sleep = true) {
-        uint32_t seen = begin_look(tenant, may_sleep);
+        uint32_t seen = tg__wait_begin_look(tenant, may_sleep);
         bool is_late = tg__clock_ns() >= deadline_ns; /* before the look, which may say more */
         int phase, rc = come_closer(tenant, params, deadline_ns);
         struct others others;
 
         if (tenant->member.generation == 0) {
-            if ((rc < 0 && !is_passing(rc)) || is_late)
+            if ((rc < 0 && !tg__wait_is_passing(rc)) || is_late)
                 return not_come(rc);
         } else {
             deadline_ns = tenant->member.deadline_ns;
-            if (rc < 0 && !is_passing(rc))
+            if (rc < 0 && !tg__wait_is_passing(rc))
                 return give_up_myself(tenant, rc);
             look(tenant, &others);
             heed(tenant, &others, is_late);
@@ -259,7 +237,7 @@ static int gather(struct tg_tenant *tenant, const struct tg__group_params *param
                 return phase < 0 ? phase : tell_why(tenant);
         }
         if (may_sleep)
-            rest(tenant, seen, deadline_ns);
+            tg__wait_rest(tenant, seen, deadline_ns);
     }
 }
 
@@ -384,7 +362,7 @@ static void store(struct tg_tenant *tenant) {
 /* A ready member that dies before the store counts until somebody has seen that it is dead. */
 static int await_store(struct tg_tenant *tenant) {
     for (bool may_sleep = false;; may_sleep = true) {
-        uint32_t seen = begin_look(tenant, may_sleep);
+        uint32_t seen = tg__wait_begin_look(tenant, may_sleep);
         int phase = phase_of(tenant), rc = tg__shmfile_check(tenant->ledger->file, false);
         struct others others;
 
@@ -400,7 +378,7 @@ static int await_store(struct tg_tenant *tenant) {
         else
             heed(tenant, &others, tg__clock_ns() >= tenant->member.deadline_ns);
         if (may_sleep && phase_of(tenant) == TG__GROUP_OPEN)
-            rest(tenant, seen, tenant->member.deadline_ns);
+            tg__wait_rest(tenant, seen, tenant->member.deadline_ns);
     }
 }
 

@@ -114,7 +114,7 @@ static bool is_start_on(const struct tg_tenant *tenant, struct tg__tenant_row *r
 }
 
 int tg_tenant_check_quiet(struct tg_tenant *tenant, uint32_t wait_ms) {
-    uint64_t deadline_ns = tg__clock_ns() + wait_ms * TG__NS_PER_MS, now_ns;
+    uint64_t deadline_ns = tg__clock_ns() + wait_ms * TG__NS_PER_MS;
     struct tg_error before = *tg_last_error();
     char name[TG_TENANT_NAME_BYTES + TG_TENANT_ROLE_BYTES];
     struct tg__tenant_row row;
@@ -123,20 +123,16 @@ int tg_tenant_check_quiet(struct tg_tenant *tenant, uint32_t wait_ms) {
 
     /* As in reserve.c: the sign goes up only when the first look has found a reason. */
     for (; rc == 0; may_sleep = true) {
-        uint32_t seen = atomic_load_explicit(&tenant->device->change, memory_order_acquire);
+        uint32_t seen = tg__wait_begin_look(tenant, may_sleep);
 
-        if (may_sleep)
-            atomic_store_explicit(&tenant->device->has_waiters, 1, memory_order_seq_cst);
         if (!is_start_on(tenant, &row)) {
             tg__fail_as(&before);
             return 0;
         }
-        now_ns = tg__clock_ns();
-        if (now_ns >= deadline_ns)
+        if (tg__clock_ns() >= deadline_ns)
             break;
         if (may_sleep)
-            tg__shm_wait(&tenant->device->change, seen,
-                         deadline_ns - now_ns < TG__POLL_NS ? deadline_ns - now_ns : TG__POLL_NS);
+            tg__wait_rest(tenant, seen, deadline_ns);
         rc = tg__shmfile_check(tenant->ledger->file, false);
     }
     if (rc < 0)

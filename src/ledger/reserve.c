@@ -256,43 +256,27 @@ static void stop_waiting(struct tg_tenant *tenant) {
         tg__device_wake(tenant->device);
 }
 
-/* The ledger may answer otherwise a moment later. */
-static bool is_passing(int status) {
-    return status == TG_EHELD || status == TG_EMOTION;
-}
-
 /* The first try is without a sign on the device that somebody waits, since mostly nobody has to and
- * the sign costs the next giver a system call. After it: note the change, put the sign up, look,
- * sleep. Who gives sees the sign, or its bytes were there for the look. The change is noted before,
- * since a giver takes the sign down before it counts the change up. */
+ * the sign costs the next giver a system call. */
 static int reserve_waiting(struct tg_tenant *tenant, const struct tg__ask *ask) {
-    struct tg__device_slot *device = tenant->device;
     struct tg_error before = *tg_last_error();
-    bool may_sleep = false;
 
-    for (;;) {
-        uint32_t seen = atomic_load_explicit(&device->change, memory_order_acquire);
-        uint64_t now_ns;
+    for (bool may_sleep = false;; may_sleep = true) {
+        uint32_t seen = tg__wait_begin_look(tenant, may_sleep);
         int rc;
 
-        if (may_sleep)
-            atomic_store_explicit(&device->has_waiters, 1, memory_order_seq_cst);
         tg__shm_store(&tenant->slot->seen_ns, tg__clock_ns());
         rc = try_once(tenant, ask);
         if (rc == GRANTED) {
             tg__fail_as(&before); /* a passing failure has left its sentence */
             return 0;
         }
-        now_ns = tg__clock_ns();
-        if (rc < 0 && (!is_passing(rc) || now_ns >= ask->deadline_ns)) {
+        if (rc < 0 && (!tg__wait_is_passing(rc) || tg__clock_ns() >= ask->deadline_ns)) {
             stop_waiting(tenant);
             return rc;
         }
-        if (may_sleep && now_ns < ask->deadline_ns) {
-            uint64_t left_ns = ask->deadline_ns - now_ns;
-            tg__shm_wait(&device->change, seen, left_ns < TG__POLL_NS ? left_ns : TG__POLL_NS);
-        }
-        may_sleep = true;
+        if (may_sleep)
+            tg__wait_rest(tenant, seen, ask->deadline_ns);
     }
 }
 

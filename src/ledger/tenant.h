@@ -14,10 +14,6 @@
 #include "ledger/admit.h"
 #include "ledger/layout.h"
 
-/* Who waits looks at least so often: the driver's figure changes, and processes die, without
- * anybody's telling. */
-#define TG__POLL_NS (10 * TG__NS_PER_MS)
-
 struct tg_ledger {
     struct tg__shmfile *file;
     struct tg__ledger_body *body;
@@ -90,6 +86,14 @@ int tg__tenant_check_joined(const struct tg_tenant *tenant);
 bool tg__slot_ask(struct tg__slot *slot, const struct tg__tenant_row *row, uint64_t size_bytes);
 /* Wakes who waits for this device, if anybody does. */
 void tg__device_wake(struct tg__device_slot *device);
+
+/* Before each look of who waits, what tg__wait_rest is given after it. may_sleep: it is not the
+ * first, so that others are to see that somebody waits. */
+uint32_t tg__wait_begin_look(struct tg_tenant *tenant, bool may_sleep);
+/* Sleeps until something has changed since, at most 10 ms, and not beyond the deadline. */
+void tg__wait_rest(struct tg_tenant *tenant, uint32_t seen, uint64_t deadline_ns);
+/* The ledger may answer otherwise a moment later. */
+bool tg__wait_is_passing(int status);
 
 /* How a call changes a tag's figures. */
 struct tg__tag_change {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sleeping until memory comes free (src/ledger/reserve.c, reserve_waiting; account.c,
+/* Sleeping until memory comes free (src/ledger/wait.c; reserve.c, reserve_waiting; account.c,
  * tg__device_wake): two waiters, and a giver that gives two units one after the other and may die.
  *
  * Promised: nobody sleeps while there is for him. Without deaths that holds by the sign and the
